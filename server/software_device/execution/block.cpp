@@ -12,7 +12,7 @@ namespace gpuwire::software_device {
 
 namespace {
 
-// The processor that a block says it runs on: its turn among those of the launch.
+// Returns the number of the multiprocessor on which a block reports to run: the launch's multiprocessors in turn.
 uint32_t processor_of(uint64_t block, uint32_t count, uint32_t processors) {
   uint32_t among = count < 32 ? processors & ((1u << count) - 1) : processors;
   if (count > 32 || among == 0) return static_cast<uint32_t>(block % count);
@@ -128,7 +128,7 @@ Block::Outcome Block::run(Executor& executor) {
           --live_warps_;
           break;
         case Warp::Outcome::blocked:
-          // The barrier may have opened by this warp's own arrival or exit.
+          // This warp's own arrival or exit may have opened the barrier.
           runnable_[w] = 0;
           for (const Fragment& fragment : warps_[w]->fragments())
             runnable_[w] |= fragment.state == Fragment::State::ready;
@@ -138,7 +138,7 @@ Block::Outcome Block::run(Executor& executor) {
       }
     }
     if (launch_->stopped()) return Outcome::faulted;
-    // The cluster knows whether another block can end this.
+    // The cluster decides whether another block can end this wait.
     if (live_warps_ > 0 && !progress) return Outcome::waiting;
     if (yielded && !polled) {
       polled = true;
@@ -161,7 +161,7 @@ void Block::wake_from_cluster_barrier() {
   }
 }
 
-// A real device would hang here until its watchdog or the user ends it.
+// A real device would hang here until its watchdog or the user ends the kernel.
 void Block::fault_deadlock(Executor&) {
   for (uint32_t w = 0; w < warp_count_; ++w) {
     Warp& warp = *warps_[w];

@@ -1,5 +1,5 @@
-// One block of a grid: its warps, shared memory and barriers. A block is data; any executor thread may take its next
-// turn.
+// One block of a grid: its warps, shared memory and barriers. A block is only data; any executor thread may run its
+// next turn.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace gpuwire::software_device {
 class Cluster;
 
 inline constexpr uint32_t kBarriers = 16;
-inline constexpr uint32_t kTurnsPerSlice = 16;  // of a block of an ordinary grid, before others get the thread
+inline constexpr uint32_t kTurnsPerSlice = 16;  // of a block of an ordinary grid, before other blocks get the thread
 
 class Block {
  public:
@@ -24,8 +24,8 @@ class Block {
   void start(RunningLaunch& launch, Executor& executor, Cluster& cluster, uint32_t rank, Dim3 index);
   Outcome run(Executor& executor);
 
-  // A warp's lanes arrive. `expected`: threads that complete the barrier, 0 for all of the block that have not exited.
-  // `value` counts the lanes that bring a true predicate.
+  // Lanes of a warp arrive. `expected`: the number of threads that complete the barrier, 0 for all threads of the block
+  // that have not exited. `true_lanes` are the lanes with a true predicate.
   void arrive(Warp& warp, uint32_t lanes, uint32_t barrier, uint32_t expected, uint32_t true_lanes);
   void complete_barriers();
   void threads_exited(Warp& warp, uint32_t lanes);
@@ -42,7 +42,7 @@ class Block {
 
  private:
   struct Barrier {
-    uint32_t arrived = 0;       // threads, with the missing lanes of partial warps
+    uint32_t arrived = 0;       // threads, including the missing lanes of partial warps
     uint32_t arrived_real = 0;  // threads
     uint32_t expected = 0;
     uint32_t credited_warps = 0;

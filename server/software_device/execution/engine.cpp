@@ -14,11 +14,12 @@
 namespace gpuwire::software_device {
 namespace {
 
-// Blocks of one launch whose state is kept at once; a cooperative launch keeps all of its blocks.
+// The maximum of blocks of one launch whose state is stored at once. For a cooperative launch, all of its blocks are.
 constexpr uint64_t kResidentBlocksMax = 256;
-constexpr uint32_t kBlocksPerPoll = 256;  // short blocks never yield, so cancellation is looked for between them
+// Blocks between two polls for cancellation, because short blocks never yield.
+constexpr uint32_t kBlocksPerPoll = 256;
 constexpr unsigned kThreadsMax = 1024;
-// A call takes stack even when its function has no .local variables; a real device's frames are larger.
+// A call uses stack even if its function has no .local variables; a real device's frames are larger.
 constexpr uint64_t kStackBytesPerCall = 8;
 constexpr uint64_t kCallsWithoutStack = 64;
 
@@ -31,7 +32,7 @@ RunningLaunch::RunningLaunch(const Launch& launch)
       program_(static_cast<const CompiledProgram&>(*launch.program)),
       kernel_(program_.kernels_[launch.kernel]),
       function_(*program_.functions_[kernel_.function]) {
-  static std::atomic<uint64_t> grids{0};  // only distinguishes grids: no order needed
+  static std::atomic<uint64_t> grids{0};  // relaxed: only distinguishes grids
   grid_id_ = grids.fetch_add(1, std::memory_order_relaxed) + 1;
   parameters_.assign(launch.parameters.begin(), launch.parameters.end());
   parameters_.resize(program_.kernel_infos_[launch.kernel].parameter_bytes);
@@ -92,7 +93,7 @@ class EngineImplementation final : public Engine {
   explicit EngineImplementation(unsigned threads) {
     if (threads == 0) threads = std::max(1u, std::thread::hardware_concurrency());
     threads = std::min(threads, kThreadsMax);
-    // The thread that calls run() executes blocks too.
+    // The thread that calls run() executes blocks, too.
     for (unsigned i = 1; i < threads; ++i) workers_.emplace_back([this] { serve(); });
   }
 
@@ -122,7 +123,7 @@ class EngineImplementation final : public Engine {
     if (shared) {
       std::unique_lock lock(mutex_);
       launches_.erase(std::find(launches_.begin(), launches_.end(), &running));
-      // No worker enters any more; those inside leave when the blocks are done.
+      // No more workers enter; those inside leave when the blocks are done.
       left_.wait(lock, [&] { return running.executors_inside_ == 0; });
     }
     return std::move(running.result_);
@@ -147,7 +148,7 @@ class EngineImplementation final : public Engine {
     }
   }
 
-  // Under mutex_. The launch with the fewest executors that still has blocks to begin or to continue.
+  // Returns the launch with the fewest executors that still has blocks to begin or to continue. Lock: mutex_ is held.
   RunningLaunch* find_work() {
     RunningLaunch* best = nullptr;
     for (RunningLaunch* running : launches_) {
@@ -159,7 +160,7 @@ class EngineImplementation final : public Engine {
     return best;
   }
 
-  // Works on blocks of the launch until none is left to take.
+  // Executes blocks of the launch until none is left.
   void execute(RunningLaunch& running, Executor& executor) {
     std::fenv_t environment;
     std::feholdexcept(&environment);
@@ -185,8 +186,8 @@ class EngineImplementation final : public Engine {
     std::fesetenv(&environment);
   }
 
-  // A block never begun as long as there is room, so that blocks which wait for others find them resident; else the one
-  // suspended for longest.
+  // Returns a block that was not begun while there is room, so that blocks that wait for other blocks find them
+  // resident; otherwise the block that was suspended longest ago.
   std::unique_ptr<Cluster> next_cluster(RunningLaunch& running, Executor& executor) {
     std::unique_lock lock(running.mutex_);
     if (running.stopped()) {
@@ -232,9 +233,9 @@ class EngineImplementation final : public Engine {
   std::mutex mutex_;
   std::condition_variable work_;
   std::condition_variable left_;
-  std::vector<RunningLaunch*> launches_;                    // under mutex_
-  std::vector<std::unique_ptr<Executor>> spare_executors_;  // under mutex_
-  bool closing_ = false;                                    // under mutex_
+  std::vector<RunningLaunch*> launches_;                    // guarded by mutex_
+  std::vector<std::unique_ptr<Executor>> spare_executors_;  // guarded by mutex_
+  bool closing_ = false;                                    // guarded by mutex_
   std::vector<std::thread> workers_;
 };
 

@@ -1,8 +1,8 @@
 // f16 and bf16 as bits, flushing of subnormals, canonical NaNs.
 //
-// Arithmetic on the 16-bit formats is done in double and rounded once: exact products and sums have at most 53
-// significant bits, or so many more than the result that the second rounding is harmless (S. Figueroa, "When is double
-// rounding innocuous?", 1995); fma, for which neither holds, rounds to odd in between (S. Boldo, G. Melquiond,
+// Arithmetic on the 16-bit formats is done in double and rounded once. Exact products and sums have at most 53
+// significant bits, or have so many more than the result that the second rounding is harmless (S. Figueroa, "When is
+// double rounding innocuous?", 1995). fma, for which neither holds, rounds to odd in between (S. Boldo, G. Melquiond,
 // "Emulation of FMA and correctly rounded sums", 2008).
 #pragma once
 
@@ -14,7 +14,7 @@ namespace gpuwire::software_device {
 
 enum class Rounding : uint8_t { nearest_even, toward_zero, down, up, nearest_away };
 
-inline constexpr uint32_t kNanBits32 = 0x7fffffff;  // the result of a GPU's f32 operations (PTX ISA, 9.7.3)
+inline constexpr uint32_t kNanBits32 = 0x7fffffff;  // the NaN of a GPU's f32 operations (PTX ISA, 9.7.3)
 inline constexpr uint16_t kNanBits16 = 0x7fff;
 
 inline float canonical(float value) { return value == value ? value : std::bit_cast<float>(kNanBits32); }
@@ -27,7 +27,7 @@ inline float flush(float value) {
 }
 inline uint16_t flush_half(uint16_t bits) { return (bits & 0x7c00) == 0 ? bits & 0x8000 : bits; }
 
-// .sat: to [0, 1], NaN to +0.
+// .sat: clamps to [0, 1], and NaN to +0.
 template <class T>
 inline T saturate(T value) {
   return value > T(0) ? (value < T(1) ? value : T(1)) : T(0);
@@ -43,7 +43,7 @@ inline float half_to_float(uint16_t bits) {
 
 inline float brain_to_float(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 
-// A binary format of 16 bits with `Mantissa` stored fraction bits.
+// A 16-bit binary format with `Mantissa` stored fraction bits.
 template <int Mantissa>
 inline uint16_t encode_small(double value, Rounding rounding) {
   constexpr int kExponentBits = 15 - Mantissa;
@@ -83,7 +83,7 @@ inline uint16_t encode_small(double value, Rounding rounding) {
   return static_cast<uint16_t>(sign | result);
 }
 
-// The two formats, with one interface.
+// The two formats with one interface.
 struct HalfFormat {
   static double decode(uint16_t bits) { return half_to_float(bits); }
   static uint16_t encode(double value, Rounding rounding = Rounding::nearest_even) {
@@ -101,7 +101,8 @@ struct BrainFormat {
   static constexpr uint16_t kOne = 0x3f80;
 };
 
-// a * b + c for factors whose product is exact, rounded to odd, so that rounding it once more to fewer bits is exact.
+// Returns a * b + c rounded to odd, so that a second rounding to fewer bits is correct. Precondition: the product is
+// exact.
 inline double fma_to_odd(double a, double b, double c) {
   double product = a * b;
   double sum = product + c;
@@ -110,7 +111,7 @@ inline double fma_to_odd(double a, double b, double c) {
   double error = (product - (sum - part)) + (c - part);
   uint64_t bits = std::bit_cast<uint64_t>(sum);
   if (error != 0 && (bits & 1) == 0) {
-    // Toward the error: away from zero when both have one sign.
+    // Moves toward the error: away from zero if both have the same sign.
     bool away = (error > 0) == (sum > 0);
     bits += away ? 1 : ~uint64_t{0};
   }

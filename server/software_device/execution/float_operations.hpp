@@ -55,8 +55,9 @@ struct FmaToOdd {
   double operator()(double a, double b, double c) const { return fma_to_odd(a, b, c); }
 };
 
-// f32 and f64 add, sub, mul, fma, mad, div, sqrt, rcp with .rz, .rm or .rp; nullptr for combinations that do not exist.
+// Returns the handler of f32 and f64 add, sub, mul, fma, mad, div, sqrt, rcp with .rz, .rm or .rp; nullptr for
+// combinations that do not exist.
 Handler directed_handler(const ptx::Instruction& instruction);
-uint16_t directed_detail(const ptx::Instruction& instruction);  // its op's detail
+uint16_t directed_detail(const ptx::Instruction& instruction);  // the op's detail for directed_handler()
 
 }  // namespace gpuwire::software_device

@@ -17,16 +17,17 @@ void handle_symbol_address64(Warp& warp, const Op& op, uint32_t mask);
 // d = a + immediate, 8 bytes.
 Handler add_window_handler();
 
-// Two registers of 2 bytes as one of 4, low half first; and the high half of one of 4.
+// Joins two registers of 2 bytes to one of 4, low half first; and takes the high half of a register of 4 bytes.
 Handler join_halves_handler();
 Handler high_half_handler();
 
-// Copies one value per lane; by bytes 1, 2, 4, 8.
+// Copies one value per lane, of 1, 2, 4 or 8 bytes.
 Handler move_handler(uint32_t bytes);
 // Zero- or sign-extends (or truncates) from one register width to another.
 Handler resize_handler(uint32_t from_bytes, uint32_t to_bytes, bool sign);
 
-bool handles_jump_without_return(Handler handler);  // control never reaches the next op when the guard is true for all
+// Returns true if control never reaches the next op when the guard is true for all lanes.
+bool handles_jump_without_return(Handler handler);
 bool handles_table_branch(Handler handler);
 
 }  // namespace gpuwire::software_device

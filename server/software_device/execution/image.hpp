@@ -1,4 +1,5 @@
-// Textures and surfaces as instructions see them: levels of texels in memory, and how coordinates find and blend them.
+// Textures and surfaces as instructions see them: levels of texels in memory, and how coordinates select and blend
+// texels.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ struct TexelFormat {
   bool operator==(const TexelFormat&) const = default;
 };
 
-// One mipmap level. `depth` counts slices of a volume, or layers (six to a cubemap).
+// One mipmap level. `depth` is the number of slices of a volume, or of layers (six per cubemap).
 struct ImageLevel {
   uint8_t* base = nullptr;
   uint32_t width = 1, height = 1, depth = 1;
@@ -31,7 +32,7 @@ struct Image {
   bool layered = false;
   bool cube = false;
   std::vector<ImageLevel> levels;
-  // Keeps an array's memory. Null: the image lies in device memory under its address, where each access is checked.
+  // Keeps an array's memory alive. Null: the image is in device memory at its address, and each access is checked.
   std::shared_ptr<const void> backing;
 };
 
@@ -43,7 +44,8 @@ struct Texture {
   bool linear_filter = false;
   bool linear_mipmap_filter = false;
   bool normalized_coordinates = false;
-  bool integer_results = false;  // else f32: a floating format, or integers scaled to [0, 1] or [-1, 1]
+  // false: f32 results, from a floating format or from integers scaled to [0, 1] or [-1, 1]
+  bool integer_results = false;
   bool srgb = false;
   float level_bias = 0, level_min = 0, level_max = 0;
   float border[4] = {};
@@ -53,7 +55,7 @@ struct Surface {
   Image image;  // one level
 };
 
-// From the handles that kernels hold to the objects; asked from many executor threads at once. Null: no such object.
+// Finds objects by the handles of kernels. Many executor threads call it at once. Returns null for an unknown handle.
 class ImageTable {
  public:
   virtual ~ImageTable() = default;

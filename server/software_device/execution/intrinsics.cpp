@@ -42,7 +42,7 @@ void assert_failed(Warp& w, const Op& op, uint32_t mask) {
     }
     auto tid = [&](ThreadSpecial which) { return w.thread_area_[static_cast<uint32_t>(which)][lane]; };
     const Dim3& block = w.block_->index();
-    // As the CUDA runtime prints it.
+    // The format of the CUDA runtime.
     std::string text = file + ":" + std::to_string(w.in<uint32_t>(op.ref[2])[lane]) + ": " + function +
                        ": block: " + triple(block.x, block.y, block.z) + ", thread: " +
                        triple(tid(ThreadSpecial::tid_x), tid(ThreadSpecial::tid_y), tid(ThreadSpecial::tid_z)) +

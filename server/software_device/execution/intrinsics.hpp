@@ -1,5 +1,4 @@
-// The functions that device code calls and the device provides: vprintf, __assertfail, malloc, free,
-// cudaGraphSetConditional.
+// The functions that the device provides to device code: vprintf, __assertfail, malloc, free, cudaGraphSetConditional.
 #pragma once
 
 #include "server/software_device/execution/linker.hpp"
@@ -7,7 +6,7 @@
 
 namespace gpuwire::software_device {
 
-// The op's results, then its arguments, each a register of the width that the function's declaration says.
+// The operands are the op's results, then its arguments, each a register of the width that the function declares.
 Handler intrinsic_handler(Intrinsic intrinsic);
 
 struct IntrinsicShape {

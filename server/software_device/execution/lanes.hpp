@@ -1,4 +1,4 @@
-// Loops over the lanes of a warp, as the handlers of simple instructions use them.
+// Loops over the lanes of a warp, for the handlers of simple instructions.
 #pragma once
 
 #include <bit>
@@ -16,7 +16,7 @@ inline void each_lane(uint32_t mask, F&& f) {
   for (; mask != 0; mask &= mask - 1) f(static_cast<unsigned>(std::countr_zero(mask)));
 }
 
-// d[i] = f(a[i]...). A result may stand in its source's place, and only in exactly that place, so the lanes are
+// d[i] = f(a[i]...). A result may be in exactly the place of a source, and otherwise overlaps none, so the lanes are
 // independent.
 template <class D, class A, class F>
 inline void map1(Warp& warp, const Op& op, uint32_t mask, F f) {
@@ -57,7 +57,7 @@ inline void map3(Warp& warp, const Op& op, uint32_t mask, F f) {
   }
 }
 
-// Handlers made of an operation F (a stateless function object).
+// Handlers for an operation F (a stateless function object).
 template <class D, class A, class F>
 void unary(Warp& warp, const Op& op, uint32_t mask) {
   map1<D, A>(warp, op, mask, F{});
@@ -71,13 +71,13 @@ void ternary(Warp& warp, const Op& op, uint32_t mask) {
   map3<D, A, B, C>(warp, op, mask, F{});
 }
 
-// A bit for each byte's lowest bit; the bytes are 0 or 1.
+// Returns a bit for each byte's lowest bit. Precondition: the bytes are 0 or 1.
 inline uint32_t pack_bits(const uint8_t (&bytes)[kLanes]) {
   uint32_t bits = 0;
   for (unsigned i = 0; i < kLanes; i += 8) {
     uint64_t eight;
     std::memcpy(&eight, bytes + i, 8);
-    // The product gathers the eight lowest bits in the top byte, lane 0 in its lowest bit.
+    // The product gathers the eight lowest bits in the top byte, with lane 0 in its lowest bit.
     bits |= static_cast<uint32_t>((eight * 0x0102040810204080u) >> 56) << i;
   }
   return bits;
@@ -96,7 +96,7 @@ inline uint32_t compare_lanes(const T* a, const T* b, bool whole, uint32_t mask,
   return bits;
 }
 
-// Chooses a handler by an integer type, or by its size alone where the sign does not matter.
+// Chooses a handler by an integer type, or only by its size if the sign does not matter.
 template <template <class> class H>
 Handler by_integer_type(ptx::Type type) {
   using ptx::Type;
@@ -125,7 +125,7 @@ Handler by_unsigned_size(ptx::Type type) {
   }
 }
 
-// Lowers "d, a", "d, a, b" and "d, a, b, c" in which all operands have one type.
+// Lowers "d, a", "d, a, b" and "d, a, b, c" if all operands have one type.
 inline bool lower_same_type(Lowering& l, const ptx::Instruction& i, Handler handler, size_t sources) {
   if (handler == nullptr || i.types.size() != 1 || i.operands.size() != sources + 1) return false;
   Ref source[3];

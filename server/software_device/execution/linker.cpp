@@ -246,14 +246,14 @@ void Linker::find_reachable(uint32_t function, std::vector<uint32_t>& reachable)
     const CompiledFunction& compiled = *program_->functions_[here];
     for (uint32_t callee : compiled.callees) visit(callee);
     if (!compiled.calls_indirectly || everything) continue;
-    everything = true;  // a pointer may come from memory: any device function
+    everything = true;  // a pointer may come from memory, so any device function is reachable
     for (uint32_t f = 0; f < bodies_.size(); ++f) {
       if (!bodies_[f].source->entry) visit(f);
     }
   }
 }
 
-// The most local memory that a chain of calls needs. Recursion is noted and counted once.
+// Returns the most local memory that a chain of calls needs. Recursion is recorded and counted once.
 uint64_t Linker::deepest_local(uint32_t function, std::vector<int64_t>& memo, std::vector<uint8_t>& state,
                                bool& recursive, uint32_t depth) {
   if (state[function] == 1 || depth > ptx::kErrorsMax * 50) {

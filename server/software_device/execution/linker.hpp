@@ -1,4 +1,4 @@
-// Joins the modules of one compile into a program: names to symbols, constants, errors.
+// Joins the modules of one compilation into a program: symbols, constants, errors.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@
 
 namespace gpuwire::software_device {
 
-// Functions that the device provides itself; a call of one becomes an op.
+// The functions that the device itself provides. A call of one becomes an op.
 enum class Intrinsic : uint8_t { none, vprintf, assert_fail, malloc, free, set_condition };
 Intrinsic intrinsic_named(std::string_view name);
 
@@ -22,9 +22,9 @@ class Linker {
   explicit Linker(std::vector<ptx::Module> modules);
   tl::expected<std::shared_ptr<const Program>, CompileError> run();
 
-  // For lowering.
+  // Used by lowering.
   Ref constant(uint64_t bits, uint32_t bytes);
-  // -1: no such name. Local (not visible) names of `module` come first.
+  // Returns -1 for an unknown name. Local (not visible) names of `module` take precedence.
   int64_t symbol(uint32_t module, std::string_view name);
   int64_t local_shared_symbol(const void* function, uint32_t variable, const ptx::Variable& declared);
   int64_t function(uint32_t module, std::string_view name) const;
@@ -35,7 +35,7 @@ class Linker {
 
  private:
   struct Key {
-    uint32_t module;  // kShared for names visible everywhere
+    uint32_t module;  // kShared for names that are visible everywhere
     std::string_view name;
     bool operator==(const Key&) const = default;
   };

@@ -81,7 +81,7 @@ bool Lowering::lower(const Instruction& instruction) {
   return unsupported("this form of instruction " + spelled(instruction) + " is not supported by the software device");
 }
 
-// A .param variable is a scalar when every access takes it whole.
+// A .param variable is a scalar if every access reads or writes all of it.
 void Lowering::find_scalar_parameters(std::vector<uint8_t>& scalar) const {
   for (size_t i = 0; i < source_.variables.size(); ++i) {
     uint64_t bytes = source_.variables[i].size_bytes;

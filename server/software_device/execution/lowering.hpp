@@ -1,5 +1,5 @@
-// Turns one PTX function into ops. The instructions themselves are lowered by the ops_*.cpp files, each with a table of
-// its opcodes; this class gives them operands, emission and errors.
+// Converts one PTX function to ops. The ops_*.cpp files lower the instructions, each with a table of its opcodes; this
+// class provides operands, emission and errors.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ class Linker;
 
 struct OpcodeEntry {
   std::string_view name;
-  ptx::ModifierSet allowed;  // any other modifier is refused: it would change the instruction's meaning
-  bool (*lower)(Lowering&, const ptx::Instruction&) = nullptr;  // false: this form is not supported
+  ptx::ModifierSet allowed;  // any other modifier is refused, because it would change the instruction's meaning
+  bool (*lower)(Lowering&, const ptx::Instruction&) = nullptr;  // returns false if this form is not supported
 };
 
 std::span<const OpcodeEntry> integer_opcodes();
@@ -40,11 +40,12 @@ std::span<const OpcodeEntry> warp_opcodes();
 std::span<const OpcodeEntry> texture_opcodes();
 std::span<const OpcodeEntry> mbarrier_opcodes();
 
-// nullptr: no such instruction here. `known_to_ptx` distinguishes a foreign instruction from a spelling mistake.
+// Returns nullptr for an unknown instruction. `known_to_ptx` distinguishes an instruction that only this device lacks
+// from a misspelt one.
 const OpcodeEntry* find_opcode(std::string_view name);
 bool known_to_ptx(std::string_view name);
 
-// Names that two families share: one has the entry and passes the other's on.
+// Names that two families share. One family has the entry and calls the other's function.
 bool lower_integer_arithmetic(Lowering& l, const ptx::Instruction& i);  // add, sub, mul, mad, div, min, max, neg, abs
 bool lower_warp_barrier(Lowering& l, const ptx::Instruction& i);        // bar.warp.sync
 bool lower_bulk_copy(Lowering& l, const ptx::Instruction& i);           // cp.async.bulk
@@ -57,19 +58,20 @@ class Lowering {
   Lowering(Linker& linker, const ptx::Function& source, uint32_t module, CompiledFunction& target);
   bool run();
 
-  // Errors. They return false so that a lowering function can end with them. The first one counts.
+  // Errors. These functions return false, so that a lowering function can return their result. The first error is
+  // reported.
   bool invalid(std::string message);
   bool unsupported(std::string message);
   bool failed() const { return failed_; }
 
-  // Operands as sources. A register of another width than the type's is an error, except in the wide_ forms, for the
+  // Operands as sources. A register whose width differs from the type's is an error, except in the wide_ forms, for the
   // instructions that allow a wider one (ld, st, cvt).
   Ref source(const ptx::Operand& operand, ptx::Type type);
-  // A register of any width at least the type's; `bytes` gives the width.
+  // Accepts a register at least as wide as the type, and sets `bytes` to its width.
   Ref wide_source(const ptx::Operand& operand, ptx::Type type, uint32_t& bytes);
-  Ref predicate_source(const ptx::Operand& operand);  // a negated one through a temporary
+  Ref predicate_source(const ptx::Operand& operand);  // a negated predicate is copied to a temporary
   Ref constant(uint64_t bits, uint32_t bytes);
-  // Operands as results; a sink becomes a temporary.
+  // Operands as results. A sink becomes a temporary.
   Ref destination(const ptx::Operand& operand, ptx::Type type);
   Ref wide_destination(const ptx::Operand& operand, ptx::Type type, uint32_t& bytes);
   Ref predicate_destination(const ptx::Operand& operand);
@@ -80,13 +82,13 @@ class Lowering {
   Linker& linker() { return linker_; }
   CompiledFunction& target() { return target_; }
 
-  // Adds an op for the instruction being lowered, under its guard.
+  // Appends an op for the current instruction, under its guard.
   Op& emit(Handler handler, std::initializer_list<Ref> results, std::initializer_list<Ref> sources);
   Op& emit(Handler handler, std::span<const Ref> results, std::span<const Ref> sources);
-  // The results are written before all sources are read: they must not share a slot.
+  // Declares that the op writes results before it has read all sources, so that they must not share a slot.
   void keep_apart() { apart_.back() = true; }
 
-  // Addresses. The address operand as a register of 4 or 8 bytes, plus a constant.
+  // Addresses: the address operand as a register of 4 or 8 bytes, plus a constant.
   struct Address {
     Ref base;
     uint32_t base_bytes = 8;
@@ -98,9 +100,9 @@ class Lowering {
   // The value of a name or a variable, in 8 bytes (or 4).
   Ref address_of(const ptx::Operand& operand, uint32_t bytes);
 
-  // .param variables of this function. A scalar lives in a virtual register, the others in a fixed part of the frame.
+  // .param variables of this function. A scalar is in a virtual register, the others are in a fixed part of the frame.
   struct ParameterPlace {
-    bool entry = false;   // a kernel's parameter: `offset` in the launch's parameters
+    bool entry = false;   // a kernel's parameter, at `offset` in the launch's parameters
     bool scalar = false;  // `ref` is a virtual register
     Ref ref;
     uint32_t offset = 0;
@@ -111,18 +113,18 @@ class Lowering {
   // Control flow.
   void branch_to(uint32_t instruction);  // target of the last op
   uint32_t add_table(std::vector<uint32_t> instructions);
-  // The last op is a call with these arguments and results, or an instruction with more operands than an op has room
+  // Makes the last op a call with these arguments and results, or an instruction with more operands than an op has room
   // for.
   void call_through(CallSite site);
   int64_t function_named(std::string_view name);  // -1: none
   const ptx::Function* declaration(std::string_view name);
-  uint32_t symbol(std::string_view name);  // fails when nothing has that name
+  uint32_t symbol(std::string_view name);  // reports an error for an unknown name
 
  private:
   friend class SlotAssignment;
   struct VirtualRegister {
     uint8_t bytes = 0;    // 0: predicate
-    bool pinned = false;  // results: alive to the end
+    bool pinned = false;  // results: alive until the end
     bool formal = false;  // alive from the beginning
   };
 
@@ -145,8 +147,8 @@ class Lowering {
   std::vector<uint32_t> op_of_instruction_;
   std::vector<uint8_t> apart_;  // per op
   enum : uint8_t { kNoTarget, kBranchTarget, kCallSite };
-  std::vector<uint8_t> branches_;  // per op: the kind of `target`
-  uint32_t fixed_bytes_ = 0;       // frame space of array parameters
+  std::vector<uint8_t> branches_;  // for each op: the kind of `target`
+  uint32_t fixed_bytes_ = 0;       // bytes of the frame for array parameters
   std::vector<uint32_t> local_offsets_;
   bool failed_ = false;
 };

@@ -1,4 +1,4 @@
-// From the addresses of a warp's lanes to host pointers, with every check that a device makes.
+// Converts the addresses of a warp's lanes to host pointers, with all checks of a device.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace gpuwire::software_device {
 
 enum class AccessKind : uint8_t { load, store, atomic };
 
-// One address of any space. Faults and returns nullptr when the lane may not touch [address, address + bytes).
+// Resolves one address of any space. Faults and returns nullptr if the lane may not access [address, address + bytes).
 uint8_t* resolve_lane(Warp& w, const Op& op, unsigned lane, ptx::Space space, uint64_t address, uint32_t bytes,
                       AccessKind kind);
 
@@ -22,7 +22,7 @@ inline uint32_t range_slot(const Op& op) {
   return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(&op) / sizeof(Op)) % Executor::kCachedRanges;
 }
 
-// Host pointers of the active lanes; A is the address register's type. False after a fault.
+// Returns the host pointers of the active lanes. A is the address register's type. Returns false after a fault.
 template <ptx::Space S, class A>
 inline bool resolve(Warp& w, const Op& op, uint32_t mask, const A* address, uint32_t bytes, AccessKind kind,
                     uint8_t* (&pointer)[kLanes]) {
@@ -74,18 +74,18 @@ inline bool resolve(Warp& w, const Op& op, uint32_t mask, const A* address, uint
   return true;
 }
 
-// Reads a NUL-terminated string at a generic address; false after a fault.
+// Reads a NUL-terminated string at a generic address. Returns false after a fault.
 bool read_string(Warp& w, const Op& op, unsigned lane, uint64_t address, std::string& text);
 
-// Lowers the address operand for a space: a register of the width A that the handlers of the space take.
+// Lowers the address operand for a space, to a register of the width A that the space's handlers accept.
 struct LoweredAddress {
   Ref base;
-  bool narrow = false;  // 4 bytes; shared and local only
+  bool narrow = false;  // 4 bytes; only for shared and local
   uint64_t offset = 0;
 };
 bool lower_address(Lowering& l, const ptx::Operand& operand, ptx::Space space, LoweredAddress& result);
 
-// The space that the modifiers name, generic without any.
+// Returns the space that the modifiers name, or generic.
 ptx::Space space_of(const ptx::Instruction& i);
 
 }  // namespace gpuwire::software_device

@@ -1,7 +1,7 @@
-// A decoded instruction, and the address of its operands.
+// A decoded instruction, and the places of its operands.
 //
-// Registers are kept as structures of arrays: one register of a warp is 32 values of its width side by side, a
-// predicate is one 32-bit word with a bit per lane. An operand is a Ref: which area, and the offset in it.
+// Registers are structures of arrays: one register of a warp is 32 contiguous values of its width, and a predicate is
+// one 32-bit word with a bit per lane. An operand is a Ref: an area, and the offset in it.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ enum class Area : uint32_t {
   frame,             // the running function's registers and .param variables
   constants,         // immediates of the program, each repeated for 32 lanes
   thread,            // special registers that differ by lane or warp
-  block,             // special registers that a block has in common, repeated for 32 lanes
-  virtual_register,  // only until slots are assigned: the offset is a virtual register's number
+  block,             // special registers that are the same for all of a block, repeated for 32 lanes
+  virtual_register,  // only until slots are assigned; the offset is the number of a virtual register
 };
 
 struct Ref {
@@ -39,17 +39,17 @@ inline constexpr uint32_t kNoGuard = 0xffffffffu;
 inline constexpr uint32_t kGuardNegated = 0x80000000u;
 inline constexpr unsigned kRefsPerOp = 8;
 
-// One cache line. Results come first in `ref`, then sources.
+// One cache line. `ref` contains the results, then the sources.
 struct alignas(64) Op {
   Handler run = nullptr;
   Ref ref[kRefsPerOp];
-  uint64_t immediate = 0;     // address offset, or as the handler defines it
+  uint64_t immediate = 0;     // address offset, or defined by the handler
   uint32_t guard = kNoGuard;  // frame offset of the guard's predicate, with kGuardNegated
   uint32_t line = 0;          // of the PTX text
   uint32_t target = 0;        // branch target (op index), call site or table
   uint8_t count = 1;          // vector elements of a memory access
-  uint8_t definitions = 0;    // how many refs are results
-  uint16_t detail = 0;        // as the handler defines it
+  uint8_t definitions = 0;    // number of refs that are results
+  uint16_t detail = 0;        // defined by the handler
 };
 static_assert(sizeof(Op) == 64);
 

@@ -1,4 +1,4 @@
-// The table of all instructions, and of those that PTX has and this device has not.
+// The table of all instructions, and the list of PTX instructions that this device does not support.
 #include <unordered_map>
 #include <unordered_set>
 

@@ -1,5 +1,5 @@
-// atom and red: PTX ISA 9.0, sections 9.7.13.14 and 9.7.13.15. Every operation is a sequentially consistent one of the
-// host, which is as strong as any .sem and .scope asks for.
+// atom and red: PTX ISA 9.0, sections 9.7.13.14 and 9.7.13.15. Every operation is a sequentially consistent operation
+// of the host, which is as strong as any .sem and .scope requires.
 #include <cstring>
 #include <type_traits>
 
@@ -19,7 +19,7 @@ using ptx::Type;
 template <class T>
 using Wrapping = std::make_unsigned_t<T>;
 
-// New values from old ones. `a` and `b` are the operands; only cas has a b.
+// Compute new values from old ones. `a` and `b` are the operands; only cas has a `b`.
 struct Exchange {
   template <class T>
   static T apply(T, T a, T) {
@@ -81,7 +81,7 @@ struct Maximum {
   }
 };
 
-// f32 in global memory flushes subnormals, in shared memory it does not (PTX ISA, atom).
+// f32 flushes subnormals in global memory but not in shared memory (PTX ISA, atom).
 struct AddFloat {
   static uint32_t apply(uint32_t old, uint32_t a, uint32_t) {
     return std::bit_cast<uint32_t>(canonical(std::bit_cast<float>(old) + std::bit_cast<float>(a)));
@@ -120,7 +120,7 @@ T update(T* place, T a, T b) {
   return old;
 }
 
-// Those that the processor has as one instruction.
+// The operations that the processor has as one instruction.
 template <class T, class F>
 T atomic_update(T* place, T a, T b) {
   if constexpr (std::is_same_v<F, AddWrap>) return __atomic_fetch_add(place, a, __ATOMIC_SEQ_CST);
@@ -258,7 +258,7 @@ constexpr ModifierSet kModifiers(Modifier::global, Modifier::shared, Modifier::s
                                  Modifier::dec, Modifier::min, Modifier::max);
 constexpr ModifierSet kHints(Modifier::level1_hint, Modifier::level2_hint);
 
-// .noftz is the only behaviour of the small formats, and is spelled out.
+// .noftz is the only behaviour of the small formats, and must be written.
 const OpcodeEntry kOpcodes[] = {
     {"atom", kModifiers | kHints | ModifierSet(Modifier::noftz), lower_atomic},
     {"red", kModifiers | kHints | ModifierSet(Modifier::noftz), lower_atomic},

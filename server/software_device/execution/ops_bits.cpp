@@ -227,7 +227,7 @@ bool lower_bfind(Lowering& l, const Instruction& i) {
   return true;
 }
 
-// Position and length are taken from the lowest byte of their operands (PTX ISA, bfe).
+// Position and length are the lowest bytes of their operands (PTX ISA, bfe).
 template <class T>
 struct Bfe {
   static void run(Warp& w, const Op& op, uint32_t m) {
@@ -240,7 +240,7 @@ struct Bfe {
       U field = position > kTop ? U(0) : static_cast<U>(static_cast<U>(a) >> position);
       U mask = length > kTop ? static_cast<U>(~U(0)) : static_cast<U>((U(1) << length) - 1);
       field &= mask;
-      // Above the field, and above the operand's end, stand copies of the sign.
+      // The bits above the field, and above the operand's end, are copies of the sign.
       uint32_t given = position > kTop ? 0 : (length < kTop + 1 - position ? length : kTop + 1 - position);
       if (sign) field |= given > kTop ? U(0) : static_cast<U>(~U(0) << given);
       return static_cast<T>(length == 0 ? U(0) : field);

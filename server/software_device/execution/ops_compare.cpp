@@ -36,7 +36,7 @@ struct Test {
   }
 };
 
-// The type and the operation of a stored value's comparison.
+// The type of a stored value and the operation that compares it.
 template <class T>
 struct Plain {
   using Stored = T;
@@ -64,7 +64,7 @@ struct Brain {
   static Value value(Stored s) { return brain_to_float(s); }
 };
 
-// detail of setp: how the result combines with a predicate
+// detail of setp: how the result is combined with a predicate
 enum Combine : uint16_t { kNone, kAnd, kOr, kXor };
 
 uint32_t combined(uint16_t how, uint32_t bits, uint32_t with) {
@@ -107,7 +107,7 @@ Handler setp_by_type(Type type, bool ftz) {
   }
 }
 
-// Unordered comparisons exist for floating-point types only.
+// Unordered comparisons exist only for floating-point types.
 template <Compare C>
 Handler setp_float(Type type, bool ftz) {
   switch (type) {
@@ -153,7 +153,7 @@ uint16_t combine_of(const Instruction& i) {
 
 Type scalar_of(Type type) { return type == Type::f16x2 ? Type::f16 : type == Type::bf16x2 ? Type::bf16 : type; }
 
-// Halves of a packed register as registers of their own.
+// Copies the halves of a packed register to registers of their own.
 void split(Lowering& l, Ref packed, Ref& low, Ref& high) {
   low = l.temporary(2);
   high = l.temporary(2);
@@ -180,7 +180,7 @@ bool lower_setp(Lowering& l, const Instruction& i) {
     l.keep_apart();
     return true;
   }
-  // Packed: one predicate for each half.
+  // Packed types have one predicate for each half.
   if (!pair) return false;
   Ref al, ah, bl, bh;
   split(l, a, al, ah);

@@ -43,7 +43,7 @@ void handle_call(Warp& w, const Op& op, uint32_t mask) {
   w.call(mask, *w.launch_->program().functions_[op.immediate], w.function().calls[op.target]);
 }
 
-// The lanes with the first lane's target go; the others execute this op again.
+// The lanes with the same target as the first lane are called; the others execute this op again.
 void handle_indirect_call(Warp& w, const Op& op, uint32_t mask) {
   const uint64_t* address = w.in<uint64_t>(op.ref[0]);
   unsigned first = static_cast<unsigned>(std::countr_zero(mask));
@@ -134,7 +134,8 @@ bool lower_trap(Lowering& l, const Instruction& i) {
   return true;
 }
 
-// The arguments or results of a call: .param variables, registers, or immediates of the width the callee declares.
+// Lowers the arguments or results of a call: .param variables, registers, or immediates of the width that the callee
+// declares.
 bool call_operands(Lowering& l, const Operand* list, const ptx::Function* callee, bool results,
                    std::vector<FrameSlot>& slots) {
   if (list == nullptr) return true;
@@ -254,7 +255,7 @@ bool lower_cluster_barrier(Lowering& l, const Instruction& i) {
   return true;
 }
 
-// bar.sync a{, b};  bar.arrive a, b;  bar.red.op d, a{, b}, {!}p;  barrier.cta.… the same
+// bar.sync a{, b};  bar.arrive a, b;  bar.red.op d, a{, b}, {!}p;  barrier.cta.… likewise
 bool lower_barrier(Lowering& l, const Instruction& i) {
   if (i.has(Modifier::cluster)) return lower_cluster_barrier(l, i);
   if (i.has(Modifier::warp) || i.has(Modifier::wait) || i.has(Modifier::acquire) || i.has(Modifier::release) ||

@@ -18,8 +18,8 @@ using ptx::Type;
 
 namespace {
 
-// detail of conversions: Rounding of the result in bits 0-2, rounding to an integral value in bits 4-6 (0: none, else 1
-// + Rounding)
+// detail of conversions: the Rounding of the result in bits 0-2, the rounding to an integral value in bits 4-6 (0:
+// none, else 1 + Rounding)
 enum : uint16_t { kFlushes = 0x100, kSaturates = 0x200, kRelu = 0x400 };
 
 Rounding result_rounding(uint16_t detail) { return static_cast<Rounding>(detail & 7); }
@@ -43,7 +43,7 @@ uint16_t integral_rounding(const Instruction& i) {
   return 0;
 }
 
-// How a floating-point type is stored, and its value, which f64 holds exactly.
+// The stored form of a floating-point type, and its value, which f64 represents exactly.
 template <Type T>
 struct Format;
 template <>
@@ -65,7 +65,7 @@ struct Format<Type::f32> {
   static Stored encode(double v, Rounding r) {
     if (r == Rounding::nearest_even || !std::isfinite(v)) return canonical(static_cast<float>(v));
     float nearest = static_cast<float>(v);
-    // One step back when the nearest value lies beyond the wanted direction.
+    // One step back if the nearest value is beyond the wanted direction.
     bool above = static_cast<double>(nearest) > v, below = static_cast<double>(nearest) < v;
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
     if (r == Rounding::down) return above ? std::nextafter(nearest, -kInfinity) : nearest;
@@ -102,7 +102,7 @@ void float_to_float(Warp& w, const Op& op, uint32_t mask) {
   });
 }
 
-// The frequent ones, without anything to decide per lane.
+// The frequent conversions, which need no decision per lane.
 struct Widen {
   double operator()(float a) const { return a; }
 };
@@ -160,7 +160,7 @@ void integer_to_float(Warp& w, const Op& op, uint32_t mask) {
   each_lane(mask, [&](unsigned i) { d[i] = sat ? saturate(to[i]) : to[i]; });
 }
 
-// A double that rounds to fewer bits as the integer does: exact, or with an odd last bit.
+// Returns a double that rounds to fewer bits like the integer: the exact value, or one with an odd last bit.
 template <class A>
 double odd_double(A value) {
   if constexpr (sizeof(A) < 8) return static_cast<double>(value);
@@ -284,7 +284,7 @@ Handler handler_for(Type d, Type a, uint16_t detail) {
   return integer_handler(d, a, detail & kSaturates);
 }
 
-// The source in a register of exactly its type's width.
+// Returns the source in a register of exactly its type's width.
 Ref exact_source(Lowering& l, const Operand& operand, Type type) {
   uint32_t bytes = 0;
   Ref source = l.wide_source(operand, type, bytes);

@@ -1,5 +1,5 @@
-// Floating-point arithmetic: PTX ISA 9.0, sections 9.7.3 (f32, f64) and 9.7.4 (f16, bf16). Directed roundings are in
-// ops_rounding.cpp.
+// Floating-point arithmetic: PTX ISA 9.0, sections 9.7.3 (f32, f64) and 9.7.4 (f16, bf16). ops_rounding.cpp has the
+// directed roundings.
 #include <limits>
 
 #include "server/software_device/execution/float_formats.hpp"
@@ -16,7 +16,7 @@ using ptx::Modifier;
 using ptx::ModifierSet;
 using ptx::Type;
 
-// Ftz and Sat apply to f32, Sat to f64 never.
+// Ftz and Sat apply to f32; Sat never applies to f64.
 template <class T, class F, bool Ftz, bool Sat>
 struct Rounded {
   static T in(T v) {
@@ -53,7 +53,7 @@ Handler float_handler(const Instruction& i) {
              : handler_of<float, Rounded<float, F, false, false>, Sources>();
 }
 
-// f16 and bf16, one or two in a register. Ftz: f16 only.
+// f16 and bf16, one or two in a register. Ftz applies to f16 only.
 template <class Format, class F, bool Ftz, bool Sat>
 struct Small {
   static double in(uint16_t v) { return Format::decode(Ftz ? Format::flushed(v) : v); }
@@ -103,7 +103,7 @@ bool is_small(Type type) {
   return type == Type::f16 || type == Type::f16x2 || type == Type::bf16 || type == Type::bf16x2;
 }
 
-// max(result, +0), NaN kept: .relu of the small formats. It comes after the operation, on its result.
+// max(result, +0), with NaN unchanged: .relu of the small formats, which is applied to the operation's result.
 template <class T>
 void relu(Warp& w, const Op& op, uint32_t m) {
   map1<T, T>(w, op, m, [](T a) {
@@ -153,7 +153,7 @@ bool lower_fma(Lowering& l, const Instruction& i) {
   return lower_same_type(l, i, float_handler<MultiplyAdd, 3>(i), 3);
 }
 
-// div.approx is a * (1 / b), and 1 / b of the largest divisors is taken for zero (PTX ISA, div).
+// div.approx is a * (1 / b), where 1 / b of the largest divisors counts as zero (PTX ISA, div).
 struct DivideRoughly {
   float operator()(float a, float b) const {
     return std::fabs(b) > 0x1p126f && std::isfinite(b) ? a * std::copysign(0.0f, b) : a / b;
@@ -180,7 +180,7 @@ bool lower_sqrt(Lowering& l, const Instruction& i) {
   return lower_same_type(l, i, float_handler<SquareRoot, 1>(i), 1);
 }
 
-// Only the upper half of a double goes in and comes out (PTX ISA, rcp.approx.ftz.f64, rsqrt.approx.ftz.f64).
+// Uses only the upper half of the input and of the result (PTX ISA, rcp.approx.ftz.f64, rsqrt.approx.ftz.f64).
 double upper_half(double v) { return std::bit_cast<double>(std::bit_cast<uint64_t>(v) & 0xffffffff00000000); }
 double flush_double(double v) { return std::fpclassify(v) == FP_SUBNORMAL ? std::copysign(0.0, v) : v; }
 struct RoughReciprocal {
@@ -191,8 +191,8 @@ struct RoughReciprocalRoot {
 };
 struct ReciprocalRoot {
   float operator()(float a) const { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(a))); }
-  // In long double, so that it is rounded once for nearly all operands: nvcc takes the instruction for rsqrt() as it
-  // is.
+  // Computed in long double, so that nearly all results are correctly rounded: nvcc uses the instruction alone for
+  // rsqrt().
   double operator()(double a) const { return static_cast<double>(1.0L / std::sqrt(static_cast<long double>(a))); }
 };
 
@@ -222,7 +222,7 @@ bool lower_rsqrt(Lowering& l, const Instruction& i) {
   return lower_same_type(l, i, i.has(Modifier::ftz) ? kReciprocalRoot<true> : kReciprocalRoot<false>, 1);
 }
 
-// min and max: a number is preferred to a NaN, -0 is less than +0. Nan: a NaN wins.
+// min and max: a number takes precedence over a NaN, and -0 is less than +0. Nan: a NaN takes precedence.
 template <class T, bool Maximum, bool Nan, bool Ftz>
 struct Extreme {
   T operator()(T a, T b) const {
@@ -260,7 +260,7 @@ bool lower_extreme(Lowering& l, const Instruction& i) {
       l, i, nan ? extreme_handler<Maximum, true>(i.type(), ftz) : extreme_handler<Maximum, false>(i.type(), ftz), 2);
 }
 
-// Sign operations on bits: NaNs keep their payload. Mask clears, Flip inverts.
+// Sign operations on bits, in which NaNs keep their payload. Mask clears the sign, Flip inverts it.
 template <class T, T Sign, bool Negate, bool Ftz, T Exponent>
 struct SignChange {
   T operator()(T a) const {

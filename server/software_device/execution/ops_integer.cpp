@@ -18,7 +18,7 @@ __extension__ using UnsignedWide = unsigned __int128;
 template <class T>
 using Unsigned = std::make_unsigned_t<T>;
 
-// Arithmetic wraps; it is done unsigned and in at least 32 bits, where C++ defines it.
+// Arithmetic wraps. It is done unsigned and in at least 32 bits, where C++ defines the result.
 template <class T>
 using Wrapping = std::conditional_t<sizeof(T) < 4, uint32_t, Unsigned<T>>;
 
@@ -65,7 +65,7 @@ struct Abs {
   T operator()(T a) const { return a < 0 ? Neg<T>{}(a) : a; }
 };
 
-// Twice the width, for products.
+// The type of twice the width, for products.
 template <class T>
 struct Double;
 template <>
@@ -121,7 +121,7 @@ struct MadHi {
   T operator()(T a, T b, T c) const { return Add<T>{}(MulHi<T>{}(a, b), c); }
 };
 
-// Division by zero is not defined by PTX; these are the results of NVIDIA's code sequence.
+// PTX does not define division by zero; these are the results of NVIDIA's code sequence.
 template <class T>
 struct Div {
   T operator()(T a, T b) const {
@@ -283,8 +283,8 @@ void add_carry(Warp& w, const Op& op, uint32_t mask) {
   if (U & kCarryOut) w.carry_ = carry;
 }
 
-// CC.CF holds the carry of a + ~b + 1, which is the borrow's opposite: an addc behind a sub.cc adds one when nothing
-// was borrowed. PTX only speaks of a borrow; code that nvcc emits for 128-bit quotients reads it so.
+// CC.CF is the carry of a + ~b + 1, which is the opposite of the borrow: an addc behind a sub.cc adds one if nothing
+// was borrowed. PTX only describes a borrow, but nvcc's code for 128-bit quotients relies on the carry.
 template <class T, unsigned U>
 void sub_carry(Warp& w, const Op& op, uint32_t mask) {
   T* d = w.out<T>(op.ref[0]);
@@ -425,7 +425,8 @@ bool lower_dot(Lowering& l, const Instruction& i) {
   return true;
 }
 
-// vabsdiff4, the one video instruction that nvcc's SIMD intrinsics still use. detail: bit 0, signed bytes; bit 1, .add.
+// vabsdiff4, the only video instruction that nvcc's SIMD intrinsics still use. detail: bit 0, signed bytes; bit 1,
+// .add.
 void absolute_differences(Warp& w, const Op& op, uint32_t m) {
   bool sign = op.detail & 1, add = op.detail & 2;
   map3<uint32_t, uint32_t, uint32_t, uint32_t>(w, op, m, [=](uint32_t a, uint32_t b, uint32_t c) {
@@ -485,7 +486,7 @@ const OpcodeEntry kOpcodes[] = {
     {"vabsdiff4", ModifierSet(Modifier::add), lower_vabsdiff4},
 };
 
-// The additional features of the floating-point forms of these instructions would mean nothing.
+// The additional modifiers of the floating-point forms of these instructions have no meaning for integers.
 ModifierSet modifiers_of_integers(std::string_view name) {
   if (name == "add" || name == "sub") return ModifierSet(Modifier::cc, Modifier::sat);
   if (name == "mul") return ModifierSet(Modifier::hi, Modifier::lo, Modifier::wide);
@@ -498,8 +499,8 @@ ModifierSet modifiers_of_integers(std::string_view name) {
 
 std::span<const OpcodeEntry> integer_opcodes() { return kOpcodes; }
 
-// add, sub, mul, mad, div, min, max, neg, abs are integer and floating-point instructions; ops_float.cpp has their
-// entries and asks here for integer types.
+// add, sub, mul, mad, div, min, max, neg and abs are integer and floating-point instructions. ops_float.cpp has their
+// entries and calls this function for integer types.
 bool lower_integer_arithmetic(Lowering& l, const Instruction& i) {
   std::string_view name = i.opcode;
   Type type = i.type();

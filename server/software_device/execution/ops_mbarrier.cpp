@@ -1,8 +1,8 @@
-// mbarrier objects, bulk copies that report to them, and the addresses of other blocks of a cluster: PTX ISA 9.0,
-// sections 9.7.13.15, 9.7.9.25 and 9.7.9.23.
+// mbarrier objects, bulk copies that signal them, and the addresses of other blocks of a cluster: PTX ISA 9.0, sections
+// 9.7.13.15, 9.7.9.25 and 9.7.9.23.
 //
-// An mbarrier is 64 bits of shared memory: the count that a phase expects, the arrivals it still waits for, the bytes
-// it still waits for, and which of two phases it is in.
+// An mbarrier is 64 bits of shared memory: the expected count of a phase, the pending arrivals, the pending bytes, and
+// the parity of the phase.
 #include <cstring>
 
 #include "server/software_device/execution/handlers.hpp"
@@ -51,8 +51,8 @@ uint64_t* place_of(Warp& w, const Op& op, unsigned lane, uint64_t address) {
   return reinterpret_cast<uint64_t*>(resolve_lane(w, op, lane, Space::generic, address, 8, AccessKind::atomic));
 }
 
-// Changes the object at a lane's address; `change` says why it cannot, or null. Returns the word before; `fine` is
-// false after a fault.
+// Changes the object at a lane's address. `change` returns the reason why it cannot, or null. Returns the word before
+// the change; `fine` is false after a fault.
 template <class Change>
 uint64_t update(Warp& w, const Op& op, unsigned lane, uint64_t address, bool& fine, Change&& change) {
   uint64_t* place = place_of(w, op, lane, address);
@@ -84,7 +84,7 @@ void init(Warp& w, const Op& op, uint32_t mask) {
   }
 }
 
-// refs: address. The memory may be used for something else from now on.
+// refs: address. The memory may have other uses from now on.
 void invalidate(Warp& w, const Op& op, uint32_t mask) {
   each_lane(mask, [&](unsigned lane) {
     if (w.stop_ == Warp::Stop::fault) return;
@@ -93,7 +93,7 @@ void invalidate(Warp& w, const Op& op, uint32_t mask) {
   });
 }
 
-// refs: address, bytes; detail: they have arrived
+// refs: address, bytes; detail: the bytes have arrived
 void change_bytes(Warp& w, const Op& op, uint32_t mask) {
   for (uint32_t left = mask; left != 0; left &= left - 1) {
     const auto lane = static_cast<unsigned>(std::countr_zero(left));
@@ -129,7 +129,7 @@ void arrive(Warp& w, const Op& op, uint32_t mask) {
   }
 }
 
-// refs: p, address, state or parity; detail: parity; count 2: a wait that failed gives others a turn
+// refs: p, address, state or parity; detail: parity; count 2: after a failed wait, other fragments get a turn
 void test_wait(Warp& w, const Op& op, uint32_t mask) {
   uint32_t complete = 0;
   for (uint32_t left = mask; left != 0; left &= left - 1) {
@@ -151,7 +151,7 @@ void pending_count(Warp& w, const Op& op, uint32_t mask) {
                            [](uint64_t state) { return static_cast<uint32_t>(Mbarrier::of(state).pending); });
 }
 
-// A generic address in 8 bytes, with its constant part.
+// Lowers a generic address to 8 bytes, including its constant part.
 bool generic_address(Lowering& l, const Operand& operand, Space space, Ref& result) {
   LoweredAddress address;
   if (!lower_address(l, operand, space, address)) return false;
@@ -222,7 +222,7 @@ bool lower_mbarrier(Lowering& l, const Instruction& i) {
   return true;
 }
 
-// refs: target, source, bytes, [mbarrier]; count: refs. Done at once.
+// refs: target, source, bytes, [mbarrier]; count: number of refs. The copy is executed at once.
 void copy_bulk(Warp& w, const Op& op, uint32_t mask) {
   constexpr uint32_t kUnit = 16;
   for (uint32_t left = mask; left != 0; left &= left - 1) {
@@ -248,7 +248,7 @@ void copy_bulk(Warp& w, const Op& op, uint32_t mask) {
   }
 }
 
-// refs: d, a, rank. The window of a generic address stays.
+// refs: d, a, rank. The window of a generic address stays the same.
 template <class T>
 void map_address(Warp& w, const Op& op, uint32_t mask) {
   map2<T, T, uint32_t>(w, op, mask, [](T a, uint32_t rank) {
@@ -300,7 +300,7 @@ const OpcodeEntry kOpcodes[] = {
 std::span<const OpcodeEntry> mbarrier_opcodes() { return kOpcodes; }
 
 bool lower_bulk_copy(Lowering& l, const Instruction& i) {
-  // The first space that is written is the target's.
+  // The first space in the instruction is the target's.
   Space spaces[2] = {Space::generic, Space::generic};
   size_t found = 0;
   for (Modifier m : i.order) {
@@ -318,8 +318,8 @@ bool lower_bulk_copy(Lowering& l, const Instruction& i) {
   return true;
 }
 
-// cp.async.mbarrier.arrive: the copies before it are done, so that it is an arrival; without .noinc an arrival that the
-// barrier did not expect and that changes nothing.
+// cp.async.mbarrier.arrive: the earlier copies are done, so the instruction is an arrival. Without .noinc, the arrival
+// also increments the pending count, so that it changes nothing.
 bool lower_arrive_of_copies(Lowering& l, const Instruction& i) {
   if (i.operands.size() != 1) return false;
   if (!i.has(Modifier::noinc)) return true;

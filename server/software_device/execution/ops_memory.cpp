@@ -15,7 +15,7 @@ using ptx::Operand;
 using ptx::Space;
 using ptx::Type;
 
-// Whether the active lanes' pointers follow each other, so that they can be copied at once.
+// Returns whether the active lanes' pointers are contiguous, so that one copy is enough.
 inline bool consecutive(uint8_t* const (&pointer)[kLanes], size_t bytes) {
   uintptr_t first = reinterpret_cast<uintptr_t>(pointer[0]), difference = 0;
   for (unsigned i = 0; i < kLanes; ++i) difference |= reinterpret_cast<uintptr_t>(pointer[i]) ^ (first + i * bytes);
@@ -57,8 +57,8 @@ inline void scatter(Warp& w, const Op& op, uint32_t mask, uint8_t* const (&point
   }
 }
 
-// Other threads may access the same place with an atomic meaning: one access of the whole value, acquire or release at
-// least.
+// Other threads may access the same place atomically, so the value is accessed as a whole, with at least acquire or
+// release.
 template <class M, class R>
 inline void gather_ordered(Warp& w, const Op& op, uint32_t mask, uint8_t* const (&pointer)[kLanes]) {
   for (unsigned k = 0; k < op.count; ++k) {
@@ -119,7 +119,7 @@ struct LoadEntryParameter {
   }
 };
 
-// .param arrays lie in the frame, one lane after the other; detail: bytes of a lane. refs: results, area | area,
+// .param arrays are in the frame, one lane after the other; detail: bytes of a lane. refs: results, area | area,
 // values.
 struct LoadFrame {
   template <class M, class R>
@@ -164,7 +164,7 @@ Handler by_register(uint32_t bytes) {
   return bytes == 8 ? &H::template run<M, uint64_t> : nullptr;
 }
 
-// Loads extend by the sign of the type; stores truncate, so they need no sign.
+// Loads extend by the type's sign; stores truncate, so they need no sign.
 template <class H>
 Handler load_by_type(Type type, uint32_t register_bytes) {
   bool sign = ptx::is_signed(type);
@@ -196,7 +196,7 @@ Handler by_space(Space space, bool narrow, Chooser choose) {
     case Space::local:
       return narrow ? choose(H<Space::local, uint32_t, false>{}) : choose(H<Space::local, uint64_t, false>{});
     case Space::generic: return choose(H<Space::generic, uint64_t, Ordered>{});
-    default: return choose(H<Space::global, uint64_t, Ordered>{});  // constants lie in device memory too
+    default: return choose(H<Space::global, uint64_t, Ordered>{});  // constants are in device memory, too
   }
 }
 
@@ -205,7 +205,7 @@ bool is_ordered(const Instruction& i) {
          i.has(Modifier::release) || i.has(Modifier::mmio);
 }
 
-// A vector's elements, or the one operand.
+// Returns a vector's elements, or the single operand.
 std::span<const Operand> elements_of(const Operand& operand) {
   if (operand.kind == Operand::Kind::vector) return operand.elements;
   return {&operand, 1};
@@ -247,7 +247,7 @@ bool lower_load(Lowering& l, const Instruction& i) {
     Lowering::Address address;
     if (!l.address(where, address)) return false;
     if (!address.parameter) {
-      // A register that holds a kernel parameter's address.
+      // The register contains the address of a kernel parameter.
       if (!l.source_function().entry || address.base_bytes != 8) return false;
       Ref generic = l.temporary(8);
       l.emit(add_window_handler(), {generic}, {address.base}).immediate = kParameterWindow;
@@ -294,7 +294,7 @@ bool lower_store(Lowering& l, const Instruction& i) {
   if (space == Space::constant) return l.invalid("constant memory cannot be written");
   uint8_t count = static_cast<uint8_t>(elements.size());
   uint32_t access = count * ptx::size_of(i.type());
-  // Immediates take the width of the registers beside them.
+  // Immediates have the width of the registers beside them.
   uint32_t bytes = 0;
   for (const Operand& element : elements) {
     uint32_t own = l.register_bytes(element);
@@ -348,7 +348,7 @@ bool lower_store(Lowering& l, const Instruction& i) {
 
 bool lower_nothing(Lowering&, const Instruction&) { return true; }
 
-// cp.async: the copy is done at once, so that waiting for it is no work. refs: shared address, global address, source
+// cp.async: the copy is executed at once, so waiting for it does nothing. refs: shared address, global address, source
 // size. count: log2 of the bytes.
 template <class SharedAddress>
 void copy_async(Warp& w, const Op& op, uint32_t mask) {

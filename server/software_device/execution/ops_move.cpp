@@ -68,7 +68,7 @@ uint64_t clock_value(const Warp& w, ClockSpecial which) {
 
 void copy_predicate(Warp& w, const Op& op, uint32_t mask) { w.set_predicate(op.ref[0], mask, w.predicate(op.ref[1])); }
 
-// The parts of `count` registers become one value, lowest part first.
+// Joins `count` registers to one value, lowest part first.
 template <class D, class A>
 void pack(Warp& w, const Op& op, uint32_t mask) {
   D* d = w.out<D>(op.ref[0]);
@@ -155,7 +155,8 @@ bool lower_mov(Lowering& l, const Instruction& i) {
   if (i.operands[1].kind == Operand::Kind::vector) return lower_pack(l, i);
   if (i.operands[0].kind == Operand::Kind::vector) return lower_unpack(l, i);
   uint32_t to = ptx::size_of(i.type()), from = to;
-  // Special registers have their own width: %clock into a 64-bit register and %tid into a 16-bit one are allowed.
+  // Special registers have widths of their own: reading %clock into a 64-bit register and %tid into a 16-bit one is
+  // allowed.
   bool special = i.operands[1].kind == Operand::Kind::special;
   Ref source = special ? l.wide_source(i.operands[1], i.type(), from) : l.source(i.operands[1], i.type());
   Handler handler = from == to ? move_handler(to) : resize_handler(from, to, false);
@@ -163,7 +164,7 @@ bool lower_mov(Lowering& l, const Instruction& i) {
   return true;
 }
 
-// Global and constant addresses are generic addresses; shared, local and parameter addresses lie in windows.
+// Global and constant addresses are generic addresses; shared, local and parameter addresses are in windows.
 template <class T>
 void to_generic(Warp& w, const Op& op, uint32_t mask) {
   uint64_t window = op.immediate;
@@ -195,7 +196,7 @@ void is_space(Warp& w, const Op& op, uint32_t mask) {
     uint64_t window = a[i] & kWindowMask;
     bool in_window = window == kSharedWindow || window == kLocalWindow || window == kParameterWindow;
     bool yes = op.immediate == 0 ? !in_window : window == op.immediate;
-    // .shared alone is the block's own.
+    // .shared without a suffix is the block's own memory.
     uint64_t number = (a[i] & kClusterRankMask) >> kClusterRankShift;
     if (op.detail != 0 && number != 0 && number != w.block_->rank() + 1) yes = false;
     bits |= static_cast<uint32_t>(yes) << i;

@@ -10,7 +10,7 @@ using ptx::Instruction;
 using ptx::Modifier;
 using ptx::Type;
 
-// detail: Rounding, and these
+// detail: a Rounding, and these flags
 constexpr uint16_t kFlush = 16, kSaturate = 32;
 
 template <class T>
@@ -40,7 +40,7 @@ void directed(Warp& w, const Op& op, uint32_t mask) {
     if constexpr (Sources > 1) x[1][i] = prepared(b[i], op.detail);
     if constexpr (Sources > 2) x[2][i] = prepared(c[i], op.detail);
   });
-  // The barriers make the arrays' contents unknown to the compiler at the two places where the mode changes.
+  // The barriers make the contents of the arrays unknown to the compiler at the two changes of the mode.
   asm volatile("" : : "r"(x), "r"(result) : "memory");
   {
     RoundingScope scope(static_cast<Rounding>(op.detail & 15));

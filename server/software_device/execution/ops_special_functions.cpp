@@ -1,5 +1,5 @@
-// sin, cos, ex2, lg2, tanh: PTX ISA 9.0, sections 9.7.3 and 9.7.4. PTX defines them by an error bound; these are closer
-// than it.
+// sin, cos, ex2, lg2, tanh: PTX ISA 9.0, sections 9.7.3 and 9.7.4. PTX defines them by an error bound, and these
+// results are within it.
 #include <cmath>
 
 #include "server/software_device/execution/float_formats.hpp"
@@ -52,7 +52,7 @@ struct Both {
   }
 };
 
-// Small: it exists for f16 and bf16, too.
+// Small: the function exists for f16 and bf16, too.
 template <class F, bool Small>
 bool lower_function(Lowering& l, const Instruction& i) {
   if (!i.has(Modifier::approx) || (!Small && i.type() != Type::f32)) return false;

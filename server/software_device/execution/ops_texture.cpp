@@ -13,13 +13,13 @@ using ptx::ModifierSet;
 using ptx::Operand;
 using ptx::Type;
 
-// How an instruction's coordinates are laid out.
+// The coordinates of an instruction.
 struct Geometry {
   Modifier word;
   uint8_t dimensions;  // of a layer
   bool layered;
   bool cube;
-  uint8_t coordinates;  // that count; a vector of three has a fourth element without a meaning
+  uint8_t coordinates;  // number of coordinates that are used; a vector of three has a fourth, unused element
 };
 
 constexpr Geometry kGeometries[] = {
@@ -31,12 +31,12 @@ constexpr Geometry kGeometries[] = {
 
 enum class Kind : uint8_t { plain, level, derivatives, gather };
 
-// In Op::detail.
+// Stored in Op::detail.
 struct Form {
   uint8_t geometry = 0;
   Kind kind = Kind::plain;
   bool integer_coordinates = false;
-  uint8_t channel = 0;  // gather
+  uint8_t channel = 0;  // of a gather
 
   uint16_t packed() const {
     return static_cast<uint16_t>(geometry | static_cast<unsigned>(kind) << 3 |
@@ -62,7 +62,7 @@ class LaneAccess final : public TexelAccess {
   unsigned lane_;
 };
 
-// An image of two dimensions that is one row high can be read and written along that row.
+// Returns whether dimensions match. A two-dimensional image with one row can be read and written along that row.
 bool same_dimensions(const Image& image, const Geometry& geometry) {
   return image.dimensions == geometry.dimensions ||
          (geometry.dimensions == 1 && image.dimensions == 2 && image.levels.front().height == 1);
@@ -72,7 +72,7 @@ bool same_shape(const Image& image, const Geometry& geometry) {
   return same_dimensions(image, geometry) && image.layered == geometry.layered && image.cube == geometry.cube;
 }
 
-// The object of the last lane is that of the next as a rule.
+// Caches the last lane's object, which is usually the next lane's, too.
 template <class Object>
 struct Found {
   uint64_t handle = 0;
@@ -81,7 +81,7 @@ struct Found {
 
 void refuse(Warp& w, const Op& op, unsigned lane, Fault fault, const char* what) { w.fault(fault, lane, op, what); }
 
-// Arguments of the site: handle, layer or level-free coordinates, then level or derivatives.
+// The arguments of the call site are: handle, layer, coordinates, then level or derivatives.
 bool sample_lane(Warp& w, const Op& op, unsigned lane, const Texture& texture, TexelBits& bits) {
   const CallSite& site = w.function().calls[op.target];
   const Form form = Form::of(op.detail);
@@ -97,7 +97,7 @@ bool sample_lane(Warp& w, const Op& op, unsigned lane, const Texture& texture, T
     for (unsigned d = 0; d < geometry.coordinates; ++d) at[d] = static_cast<int32_t>(word());
     return fetch(texture, at, c.layer, form.kind == Kind::level ? static_cast<int32_t>(word()) : 0, access, bits);
   }
-  if (geometry.dimensions < texture.image.dimensions) c.at[1] = 0.5f;  // the middle of the only row, normalized or not
+  if (geometry.dimensions < texture.image.dimensions) c.at[1] = 0.5f;  // the middle of the only row, normalised or not
   for (unsigned d = 0; d < geometry.coordinates; ++d) c.at[d] = real();
   if (form.kind == Kind::gather) return gather(texture, c, form.channel, access, bits);
   if (form.kind == Kind::level) c.level = real();
@@ -110,7 +110,7 @@ bool sample_lane(Warp& w, const Op& op, unsigned lane, const Texture& texture, T
   return sample(texture, c, access, bits);
 }
 
-// op.ref[0]: whether the texels are there, which they always are.
+// op.ref[0]: whether the texels are resident, which is always true.
 void handle_texture(Warp& w, const Op& op, uint32_t mask) {
   const CallSite& site = w.function().calls[op.target];
   const ImageTable* table = w.launch_->launch().images;
@@ -147,7 +147,7 @@ std::span<const Operand> elements_of(const Operand& operand) {
   return {&operand, 1};
 }
 
-// [object, {coordinates}] to arguments.
+// Converts [object, {coordinates}] to arguments.
 bool lower_coordinates(Lowering& l, const Operand& operand, const Geometry& geometry, CallSite& site) {
   if (operand.kind != Operand::Kind::address || operand.elements.size() != 2 || operand.addend != 0) return false;
   if (l.register_bytes(operand.elements[0]) != 8)
@@ -181,7 +181,7 @@ bool lower_texture(Lowering& l, const Instruction& i, Form form) {
     return false;
   if (form.kind == Kind::gather && geometry.coordinates != 2) return false;
   const size_t operands = form.kind == Kind::level ? 3 : form.kind == Kind::derivatives ? 4 : 2;
-  if (i.operands.size() != operands) return false;  // offsets and depth comparison
+  if (i.operands.size() != operands) return false;  // offsets and depth comparison are not supported
 
   const bool pair = i.operands[0].kind == Operand::Kind::pair;
   const Operand& results = pair ? i.operands[0].elements[0] : i.operands[0];
@@ -223,7 +223,7 @@ bool lower_tld4(Lowering& l, const Instruction& i) {
 
 enum class Boundary : uint8_t { trap, clamp, zero };
 
-// Where a lane's texel lies; null where nothing is to be read or written, or after a fault.
+// Returns the address of a lane's texel; null if nothing is to be read or written, or after a fault.
 uint8_t* locate_surface(Warp& w, const Op& op, unsigned lane, const Image& image, uint32_t bytes) {
   const CallSite& site = w.function().calls[op.target];
   const Geometry& geometry = kGeometries[op.detail & 7];
@@ -259,7 +259,8 @@ uint8_t* locate_surface(Warp& w, const Op& op, unsigned lane, const Image& image
   return place;
 }
 
-// Calls body(lane, place or nullptr) for each lane until a fault. A cubemap's faces are layers to surface instructions.
+// Calls body(lane, address or nullptr) for each lane until a fault. Surface instructions treat a cubemap's faces as
+// layers.
 template <class Body>
 void each_surface_lane(Warp& w, const Op& op, uint32_t mask, uint32_t bytes, Body&& body) {
   const CallSite& site = w.function().calls[op.target];
@@ -283,7 +284,7 @@ void each_surface_lane(Warp& w, const Op& op, uint32_t mask, uint32_t bytes, Bod
   }
 }
 
-// op.count: elements; op.immediate: bytes of one. Registers of 1-byte elements have 2 bytes.
+// op.count: elements; op.immediate: bytes of an element. Registers of 1-byte elements have 2 bytes.
 void handle_surface_load(Warp& w, const Op& op, uint32_t mask) {
   const CallSite& site = w.function().calls[op.target];
   const auto element = static_cast<uint32_t>(op.immediate);

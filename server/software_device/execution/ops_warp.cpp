@@ -1,4 +1,4 @@
-// Votes, shuffles, matches, reductions over the lanes of a warp: PTX ISA 9.0, sections 9.7.9.6 and 9.7.13.
+// Votes, shuffles, matches and reductions over the lanes of a warp: PTX ISA 9.0, sections 9.7.9.6 and 9.7.13.
 #include <algorithm>
 
 #include "server/software_device/execution/lanes.hpp"
@@ -12,16 +12,17 @@ using ptx::ModifierSet;
 using ptx::Operand;
 using ptx::Type;
 
-// Brings together the lanes that execute this .sync instruction. Takes in lanes of the same frame that wait at it, and
-// puts aside those whose member mask is not complete. Returns the lanes that may go on; `members` is the register of
-// member masks.
+// Collects the lanes that execute this .sync instruction: adds lanes of the same frame that wait at it, and puts aside
+// the lanes whose member mask is not complete. Returns the lanes that may continue. `members` is the register of member
+// masks.
 uint32_t gather_members(Warp& w, const Op& op, uint32_t mask, Ref members) {
   if (!w.fragments().empty()) {
     auto& waiting = w.fragments();
     for (size_t i = 0; i < waiting.size();) {
       if (waiting[i].pc == &op && waiting[i].frame == w.frame_ && waiting[i].state != Fragment::State::at_barrier &&
           waiting[i].state != Fragment::State::at_cluster) {
-        // A ready fragment that stands here arrives now; its own guard decides which of its lanes take part.
+        // A ready fragment at this instruction arrives when it runs, because its own guard decides which lanes take
+        // part.
         mask |= waiting[i].state == Fragment::State::at_exchange ? waiting[i].mask : 0;
         if (waiting[i].state == Fragment::State::at_exchange) {
           w.active_ |= waiting[i].mask;
@@ -39,7 +40,7 @@ uint32_t gather_members(Warp& w, const Op& op, uint32_t mask, Ref members) {
   return mask & ~incomplete;
 }
 
-// Calls f(group) for each set of lanes of `mask` with one value of `key`.
+// Calls f(group) for each set of lanes of `mask` with the same value of `key`.
 template <class T, class F>
 void each_group(uint32_t mask, const T* key, F&& f) {
   while (mask != 0) {
@@ -90,8 +91,8 @@ bool lower_vote(Lowering& l, const Instruction& i) {
 
 enum ShuffleDetail : uint16_t { kUp, kDown, kButterfly, kIndex };
 
-// refs: d, p, a, b, c, members. PTX leaves the value of a non-participating source lane open. GPUs give zero, and
-// programs add it up.
+// refs: d, p, a, b, c, members. PTX leaves the value from a non-participating source lane undefined. GPUs return zero,
+// and programs add it up.
 void shuffle_lanes(Warp& w, const Op& op, uint32_t lanes) {
   const uint32_t* a = w.in<uint32_t>(op.ref[2]);
   const uint32_t* b = w.in<uint32_t>(op.ref[3]);
@@ -264,7 +265,7 @@ bool lower_redux(Lowering& l, const Instruction& i) {
   return true;
 }
 
-// refs: d, p, members: one lane of each group, here the first
+// refs: d, p, members. Elects one lane of each group, here the first.
 void elect(Warp& w, const Op& op, uint32_t mask) {
   uint32_t lanes = gather_members(w, op, mask, op.ref[2]);
   uint32_t* d = w.out<uint32_t>(op.ref[0]);

@@ -11,7 +11,7 @@ namespace gpuwire::software_device {
 namespace {
 
 constexpr int kWidthMax = 4096;
-constexpr int kArgumentsMax = 32;  // of one printf call; CUDA C++ guide, "Limitations"
+constexpr int kArgumentsMax = 32;  // of one printf call (CUDA C++ guide, "Limitations")
 
 class ArgumentReader {
  public:

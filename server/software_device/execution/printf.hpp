@@ -8,9 +8,9 @@
 
 namespace gpuwire::software_device {
 
-// Formats one lane's message: `format` is a string, `arguments` a buffer in which each value stands at its own
-// alignment, as C passes it to a variadic function (CUDA C++ guide, "Formatted Output"). `converted`: arguments used,
-// as device printf returns. False after a fault.
+// Formats one lane's message. `format` is the address of a string, and `arguments` of a buffer in which each value has
+// its own alignment, as C passes it to a variadic function (CUDA C++ guide, "Formatted Output"). `converted` is set to
+// the number of used arguments, which device printf returns. Returns false after a fault.
 bool format_message(Warp& w, const Op& op, unsigned lane, uint64_t format, uint64_t arguments, std::string& text,
                     int& converted);
 

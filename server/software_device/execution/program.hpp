@@ -1,4 +1,4 @@
-// The compiled form of a program: ops of each function, and the facts about kernels that a launch needs.
+// The compiled form of a program: the ops of each function, and the properties of kernels that a launch needs.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace gpuwire::software_device {
 
-// Where one parameter or result lies in a frame: 32 lanes of `bytes` each, one lane after the other.
+// The place of a parameter or result in a frame: 32 lanes of `bytes` each, one lane after the other.
 struct FrameSlot {
   Ref ref;
   uint32_t bytes = 0;
@@ -30,34 +30,35 @@ struct CompiledFunction {
   std::string name;
   std::vector<Op> ops;
   uint32_t frame_bytes = 0;
-  uint32_t local_bytes = 0;  // .local variables; the stack of a call
+  uint32_t local_bytes = 0;  // .local variables, and the stack of a call
   uint32_t register_count = 0;
   std::vector<FrameSlot> parameters, results;
   std::vector<CallSite> calls;
   std::vector<BranchTable> tables;
-  std::vector<uint32_t> callees;  // functions called by name or whose address is taken
-  std::vector<uint32_t> symbols;  // symbols it names
+  std::vector<uint32_t> callees;  // functions that are called by name or whose address is taken
+  std::vector<uint32_t> symbols;  // symbols that the function refers to
   bool calls_indirectly = false;
 };
 
-// The objects that an instruction can name outside of its function.
+// The objects outside of a function to which its instructions can refer.
 struct Symbol {
   enum class Kind : uint8_t { variable, shared, dynamic_shared, function } kind = Kind::variable;
-  uint32_t index = 0;      // variable of the program, or function
-  uint64_t bytes = 0;      // shared
-  uint32_t alignment = 1;  // shared
+  uint32_t index = 0;      // index of a variable of the program, or of a function
+  uint64_t bytes = 0;      // only for shared memory
+  uint32_t alignment = 1;  // only for shared memory
 };
 
 struct CompiledKernel {
   uint32_t function = 0;
   uint32_t static_shared_bytes = 0;
   uint32_t dynamic_shared_alignment = 1;
-  uint64_t local_bytes_per_thread = 0;  // with all that it calls by name, when there is no recursion
-  bool needs_stack = false;             // recursion or indirect calls: the launch's stack limit applies on top
-  std::vector<std::pair<uint32_t, uint32_t>> shared_offsets;  // symbol -> offset in the block's shared memory
+  uint64_t local_bytes_per_thread = 0;  // with all functions that it calls by name, if there is no recursion
+  bool needs_stack = false;             // recursion or indirect calls: the launch's stack limit is added
+  std::vector<std::pair<uint32_t, uint32_t>> shared_offsets;  // symbol to offset in the block's shared memory
 };
 
-// Function addresses: a tag no host address has, and a number; 16 apart, so that small integers added to one give none.
+// Function addresses are a tag that no host address has, plus a number; 16 apart, so that adding a small integer gives
+// no valid address.
 inline constexpr uint64_t kFunctionAddressBase = uint64_t{0x0600} << 48;
 inline constexpr uint64_t kFunctionAddressStep = 16;
 
@@ -69,7 +70,7 @@ class CompiledProgram final : public Program {
   uint32_t target_sm() const noexcept override { return target_sm_; }
   uint64_t function_address(std::string_view name) const noexcept override;
 
-  // nullptr: the address is no function's.
+  // Returns nullptr if the address is not a function's.
   const CompiledFunction* function_at(uint64_t address) const noexcept;
 
   std::vector<KernelInfo> kernel_infos_;
@@ -78,7 +79,7 @@ class CompiledProgram final : public Program {
   std::vector<std::unique_ptr<CompiledFunction>> functions_;
   std::vector<Symbol> symbols_;
   std::unordered_map<std::string, uint32_t> function_names_;
-  std::vector<uint64_t> constants_;  // 32 lanes a value; 8-byte units for alignment
+  std::vector<uint64_t> constants_;  // 32 lanes per value; in units of 8 bytes for alignment
   uint32_t ptx_version_ = 0;
   uint32_t target_sm_ = 0;
 };

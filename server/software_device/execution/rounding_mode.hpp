@@ -8,8 +8,8 @@
 
 namespace gpuwire::software_device {
 
-// Sets the mode for its lifetime. Both ends are calls that the compiler cannot see through, so operations on values in
-// memory stay between them; the files that use this are compiled with -frounding-math.
+// Sets the mode during its lifetime. The compiler cannot see into the calls at both ends, so operations on values in
+// memory stay between them. Files that use this class are compiled with -frounding-math.
 class RoundingScope {
  public:
   explicit RoundingScope(Rounding rounding);

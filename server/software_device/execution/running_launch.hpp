@@ -1,4 +1,4 @@
-// A launch in progress, shared by the threads that execute its blocks; and each such thread's own state.
+// A launch in progress, which the threads that execute its blocks share, and the own state of each such thread.
 #pragma once
 
 #include <atomic>
@@ -33,7 +33,7 @@ class RunningLaunch {
     return address >= workspace() && address + bytes <= workspace() + sizeof workspace_ && launch_.cooperative;
   }
   bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
-  void fault(Fault kind, std::string message);  // the first one counts
+  void fault(Fault kind, std::string message);  // the first fault is reported
   bool poll_cancelled();
 
   uint64_t cluster_count = 0;
@@ -44,7 +44,7 @@ class RunningLaunch {
   const CompiledProgram& program_;
   const CompiledKernel& kernel_;
   const CompiledFunction& function_;
-  std::vector<uint8_t> parameters_;  // as long as the kernel declares
+  std::vector<uint8_t> parameters_;  // as many bytes as the kernel declares
   std::vector<uint64_t> symbol_values_;
   uint32_t shared_bytes_ = 0;
   uint64_t local_bytes_per_thread_ = 0;
@@ -52,30 +52,31 @@ class RunningLaunch {
   uint64_t grid_id_ = 0;
   alignas(64) uint32_t workspace_[64] = {};
 
-  // Partner: each executor's check between turns. Relaxed is enough: it only makes them stop sooner; the result is read
-  // under the mutex.
+  // Partner: each executor's check between turns. Relaxed: the flag only makes executors stop sooner, and the result is
+  // read under the mutex.
   std::atomic<bool> stopped_{false};
   std::mutex mutex_;
-  LaunchResult result_;             // under mutex_
-  uint64_t next_cluster_ = 0;       // under mutex_
-  uint64_t finished_clusters_ = 0;  // under mutex_
-  uint64_t resident_clusters_ = 0;  // under mutex_
+  LaunchResult result_;             // guarded by mutex_
+  uint64_t next_cluster_ = 0;       // guarded by mutex_
+  uint64_t finished_clusters_ = 0;  // guarded by mutex_
+  uint64_t resident_clusters_ = 0;  // guarded by mutex_
   uint64_t resident_clusters_max_ = 0;
-  uint32_t executors_inside_ = 0;                   // under mutex_
-  std::deque<std::unique_ptr<Cluster>> suspended_;  // under mutex_
+  uint32_t executors_inside_ = 0;                   // guarded by mutex_
+  std::deque<std::unique_ptr<Cluster>> suspended_;  // guarded by mutex_
 };
 
-// Of one thread while it executes blocks.
+// The state of one thread while it executes blocks.
 class Executor {
  public:
-  // Finds the range that holds [address, address + bytes); false when there is none, or none writable for a write.
+  // Finds the range that contains [address, address + bytes). Returns false if there is none, or if a write is not
+  // allowed.
   bool find(uint64_t address, uint64_t bytes, bool write, uint32_t slot);
 
   struct CachedRange {
     uint64_t begin = 1, end = 0;
     bool writable = false;
   };
-  static constexpr uint32_t kCachedRanges = 64;  // direct-mapped by instruction
+  static constexpr uint32_t kCachedRanges = 64;  // direct-mapped, by instruction
   CachedRange ranges[kCachedRanges];
 
   void attach(RunningLaunch& launch);

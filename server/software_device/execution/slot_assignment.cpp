@@ -8,7 +8,7 @@
 namespace gpuwire::software_device {
 namespace {
 
-// Above this many bits of liveness sets, every register that crosses blocks is taken to be alive throughout.
+// If the liveness sets need more bits than this, every register that crosses blocks counts as alive throughout.
 constexpr uint64_t kLivenessBitsMax = uint64_t{1} << 30;
 constexpr uint32_t kFrameAlignment = 64;
 
@@ -111,7 +111,7 @@ void SlotAssignment::find_global_registers() {
     each_use(i, [&](uint32_t reg) { see(reg, block_of_[i]); });
     each_definition(i, [&](uint32_t reg) { see(reg, block_of_[i]); });
   }
-  // A register read before it is written in a loop of one block crosses that block's back edge.
+  // A register that is read before it is written in a loop of one block is alive across that block's back edge.
   std::vector<uint8_t> written(count);
   for (const BasicBlock& block : blocks_) {
     std::vector<uint32_t> here;
@@ -175,7 +175,7 @@ void SlotAssignment::solve_liveness() {
   }
 }
 
-// Positions: an op reads at 2i and writes at 2i + 1, so that a result may take the place of a source that dies there.
+// Positions: op i reads at 2i and writes at 2i + 1, so that a result may take the place of a source that dies there.
 void SlotAssignment::make_intervals() {
   intervals_.resize(lowering_.registers_.size());
   uint32_t last = static_cast<uint32_t>(function_.ops.size()) * 2;
@@ -222,7 +222,7 @@ void SlotAssignment::assign() {
             [&](uint32_t a, uint32_t b) { return intervals_[a].begin < intervals_[b].begin; });
   struct Busy {
     uint32_t end, offset;
-    bool operator<(const Busy& other) const { return end > other.end; }  // earliest end on top of the heap
+    bool operator<(const Busy& other) const { return end > other.end; }  // the earliest end is at the top of the heap
   };
   std::vector<Busy> busy[9];
   std::vector<uint32_t> free[9];

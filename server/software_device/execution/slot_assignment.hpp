@@ -1,5 +1,5 @@
-// Gives virtual registers their places in the frame. Registers that are never alive together share one, which keeps the
-// registers of a warp in the cache: nvcc numbers every value anew.
+// Assigns virtual registers to places in the frame. Registers that are never alive together share a place, which keeps
+// a warp's registers in the cache, because nvcc assigns a new register to every value.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ class SlotAssignment {
   CompiledFunction& function_;
   std::vector<BasicBlock> blocks_;
   std::vector<uint32_t> block_of_;
-  std::vector<uint32_t> global_number_;  // kLocal for registers that live within one block
+  std::vector<uint32_t> global_number_;  // kLocal for registers that are alive within one block only
   std::vector<uint32_t> global_registers_;
   std::vector<std::vector<uint64_t>> live_in_;
   std::vector<Interval> intervals_;

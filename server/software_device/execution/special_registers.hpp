@@ -1,4 +1,5 @@
-// Where the special registers of a warp and of a block lie (PTX ISA 9.0, section 10). Each takes 32 values of 4 bytes.
+// The places of the special registers of a warp and of a block (PTX ISA 9.0, section 10). Each has 32 values of 4
+// bytes.
 #pragma once
 
 #include <cstdint>
@@ -65,7 +66,7 @@ enum class BlockSpecial : uint32_t {
   count_
 };
 
-// Read anew each time: a handler fetches them.
+// Registers that a handler reads each time.
 enum class ClockSpecial : uint32_t { clock, clock_hi, clock64, globaltimer, globaltimer_lo, globaltimer_hi, gridid };
 
 struct SpecialRegister {
@@ -75,7 +76,7 @@ struct SpecialRegister {
   bool predicate = false;
 };
 
-// `part`: 0..3 for .x .y .z .w. Nothing for a name that the device does not have.
+// `part`: 0..3 for .x .y .z .w. Returns nothing for a name that the device does not support.
 std::optional<SpecialRegister> special_register(std::string_view name, uint32_t part);
 
 }  // namespace gpuwire::software_device

@@ -10,25 +10,25 @@
 namespace gpuwire::software_device {
 namespace {
 
-constexpr double kCoordinateMax = 1 << 30;  // larger ones are as far outside
-constexpr double kFractionSteps = 256;      // filter weights have 8 bits behind the point
+constexpr double kCoordinateMax = 1 << 30;  // larger coordinates are equally far outside
+constexpr double kFractionSteps = 256;      // filter weights have 8 fractional bits
 
 struct Texel {
   float value[4] = {};
 };
 
-// The two texels that one coordinate lies between. Without a filter both are the same one.
+// The two texels between which a coordinate is. Without a filter, both are the same texel.
 struct Axis {
   int64_t index[2] = {0, 0};
   bool inside[2] = {true, true};
-  double weight = 0;  // of the second
+  double weight = 0;  // of the second texel
 };
 
 double tamed(float coordinate) {
   return std::isnan(coordinate) ? 0 : std::clamp<double>(coordinate, -kCoordinateMax, kCoordinateMax);
 }
 
-// In texels, after wrapping or mirroring.
+// Returns the coordinate in texels, after wrapping or mirroring.
 double in_texels(float coordinate, uint32_t extent, AddressMode mode, bool normalized) {
   double x = tamed(coordinate);
   if (!normalized) return x;
@@ -53,7 +53,7 @@ void settle(Axis& axis, unsigned which, uint32_t extent, AddressMode mode) {
 }
 
 Axis find_texels(float coordinate, uint32_t extent, AddressMode mode, bool normalized, bool filtered) {
-  // "The addressing modes wrap and mirror are only supported for normalized texture coordinates"; else they clamp.
+  // "The addressing modes wrap and mirror are only supported for normalized texture coordinates"; otherwise they clamp.
   if (!normalized && mode != AddressMode::border) mode = AddressMode::clamp;
   double x = in_texels(coordinate, extent, mode, normalized);
   Axis axis;
@@ -65,7 +65,7 @@ Axis find_texels(float coordinate, uint32_t extent, AddressMode mode, bool norma
     axis.weight = (steps - whole * kFractionSteps) / kFractionSteps;
   } else {
     axis.index[0] = axis.index[1] = static_cast<int64_t>(std::floor(x));
-    // Just below the end, x * extent may have been rounded up to it.
+    // Just below the end, x * extent may have been rounded up to the extent.
     if (mode == AddressMode::wrap || mode == AddressMode::mirror)
       axis.index[0] = axis.index[1] = std::min<int64_t>(axis.index[0], int64_t{extent} - 1);
   }
@@ -107,7 +107,7 @@ const uint8_t* texel_at(const ImageLevel& level, const TexelFormat& format, int6
          static_cast<uint64_t>(x) * format.bytes();
 }
 
-// The slices of a layer: a volume's own, otherwise the layer's only one.
+// The slices of a layer: a volume's slices, otherwise the layer's only slice.
 struct Place {
   const ImageLevel* level = nullptr;
   int64_t first_slice = 0;
@@ -137,7 +137,7 @@ TexelBits border_bits(const Texture& texture) {
   return bits;
 }
 
-// Which face a direction meets, and where (guide, "Cubemap Textures").
+// Returns the face that a direction meets, and the position on it (guide, "Cubemap Textures").
 void find_face(const float (&direction)[3], int32_t& face, float (&at)[3]) {
   const float x = direction[0], y = direction[1], z = direction[2];
   const float ax = std::fabs(x), ay = std::fabs(y), az = std::fabs(z);
@@ -157,7 +157,7 @@ void find_face(const float (&direction)[3], int32_t& face, float (&at)[3]) {
   at[2] = 0;
 }
 
-// A negative layer is a large one: the device's numbers have no sign.
+// A negative layer counts as a large one, because the device's numbers are unsigned.
 uint32_t clamped_layer(int32_t layer, uint32_t layers) { return std::min(static_cast<uint32_t>(layer), layers - 1); }
 
 struct Located {

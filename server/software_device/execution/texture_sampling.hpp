@@ -7,7 +7,7 @@
 
 namespace gpuwire::software_device {
 
-// Says whether the texel's bytes may be read, where the image has no memory of its own.
+// Returns whether the texel's bytes may be read, for images without memory of their own.
 class TexelAccess {
  public:
   virtual ~TexelAccess() = default;
@@ -20,20 +20,20 @@ struct TextureCoordinates {
   float level = 0;
 };
 
-// The type of an instruction's four results: f32 bits, or integers extended to 32 bits.
+// The four results of an instruction: f32 bits, or integers extended to 32 bits.
 struct TexelBits {
   uint32_t channel[4] = {};
 };
 
-// All return false when `access` refused a texel.
+// All of these functions return false if `access` refuses a texel.
 bool sample(const Texture& texture, const TextureCoordinates& coordinates, TexelAccess& access, TexelBits& result);
-// Coordinates count texels and are not filtered; outside there are zeros.
+// Coordinates are in texels and without a filter. Texels outside are zeros.
 bool fetch(const Texture& texture, const int32_t at[3], int32_t layer, int32_t level, TexelAccess& access,
            TexelBits& result);
-// One channel of the four texels that a bilinear filter would take, counter-clockwise from the lower left.
+// Returns one channel of the four texels of a bilinear filter, counter-clockwise from the lower left.
 bool gather(const Texture& texture, const TextureCoordinates& coordinates, unsigned channel, TexelAccess& access,
             TexelBits& result);
-// The level of detail for derivatives by x and y of the coordinates.
+// Returns the level of detail for the derivatives of the coordinates by x and y.
 float level_of(const Texture& texture, const float (&by_x)[3], const float (&by_y)[3]);
 
 }  // namespace gpuwire::software_device

@@ -128,7 +128,7 @@ void Warp::put_back() {
   active_ = 0;
 }
 
-// Chooses the next fragment and merges into it those at the same place. False when none is ready.
+// Chooses the next fragment and merges into it the fragments at the same instruction. Returns false if none is ready.
 bool Warp::pick() {
   size_t best = fragments_.size();
   auto better = [&](const Fragment& a, const Fragment& b) {
@@ -175,7 +175,7 @@ void Warp::set_reconverge() {
   }
 }
 
-// After the running fragment went elsewhere: another may come first now.
+// The running fragment has jumped, so another fragment may be the first now.
 void Warp::after_jump() {
   if (fragments_.empty()) {
     reconverge_ = nullptr;

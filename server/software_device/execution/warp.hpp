@@ -1,10 +1,10 @@
 // The state of one warp, and the rule by which its lanes take turns.
 //
-// Lanes that are at the same instruction of the same frame run as one fragment. A divergent branch splits a fragment;
-// fragments merge where they meet. The fragment deepest in calls runs first, among equals the one at the lowest
-// instruction, so that fragments meet again at the end of the code they diverged over (S. Collange, "Stack-less SIMT
-// reconvergence at low cost", 2011). Every kBranchesPerTurn branches the longest-waiting fragment gets a turn, so that
-// lanes that spin do not starve the ones they wait for.
+// Lanes at the same instruction of the same frame run as one fragment. A divergent branch splits a fragment; fragments
+// merge where they meet. The fragment deepest in calls runs first, and among equals the one at the lowest instruction,
+// so that fragments meet again at the end of the code over which they diverged (S. Collange, "Stack-less SIMT
+// reconvergence at low cost", 2011). After every kBranchesPerTurn branches, the fragment that has waited longest gets a
+// turn, so that spinning lanes do not starve the lanes for which they wait.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class Executor;
 class RunningLaunch;
 
 inline constexpr uint32_t kBranchesPerTurn = 1024;
-inline constexpr uint32_t kBranchesPerCooperativeTurn = 64;  // blocks that spin on a grid barrier give way soon
+inline constexpr uint32_t kBranchesPerCooperativeTurn = 64;  // blocks that spin on a grid barrier yield soon
 inline constexpr uint32_t kCallDepthMax = 16384;
 
 // One activation of a function, for the lanes that called it together.
@@ -37,14 +37,14 @@ struct Frame {
   Frame* caller = nullptr;
   const Op* return_to = nullptr;
   const CallSite* site = nullptr;
-  uint32_t lanes = 0;  // still inside
+  uint32_t lanes = 0;  // lanes that have not returned
   uint32_t depth = 0;
-  uint64_t local_base = 0;  // of its .local variables in each lane's local memory
+  uint64_t local_base = 0;  // of the function's .local variables in each lane's local memory
 };
 
 struct Fragment {
   enum class State : uint8_t { ready, at_barrier, at_exchange, at_cluster };
-  const Op* pc = nullptr;  // at_exchange: the waiting instruction itself; at a barrier: the one after
+  const Op* pc = nullptr;  // at_exchange: the waiting instruction itself; at a barrier: the instruction behind it
   Frame* frame = nullptr;
   uint32_t mask = 0;
   State state = State::ready;
@@ -63,7 +63,7 @@ class Warp {
   Warp(const Warp&) = delete;
   Warp& operator=(const Warp&) = delete;
 
-  // Begins the kernel for `lanes` (those that exist). The thread area has to be filled in before.
+  // Begins the kernel for `lanes` (the existing ones). Precondition: the thread area is initialised.
   void start(Block& block, Executor& executor, uint32_t lanes, const CompiledFunction& kernel);
   Outcome run(Executor& executor);
 
@@ -81,7 +81,7 @@ class Warp {
     uint32_t* word = out<uint32_t>(ref);
     *word = (*word & ~mask) | (bits & mask);
   }
-  // Whether an instruction without side effects may as well compute all 32 lanes.
+  // Returns whether an instruction without side effects may compute all 32 lanes.
   bool whole(uint32_t mask) const { return (mask | dont_care_) == kAllLanes; }
 
   // Control flow, for handlers.
@@ -92,10 +92,10 @@ class Warp {
   void exit(uint32_t mask);
   void wait_at_barrier(uint32_t mask, uint32_t barrier, const Op& op);
   void wait_at_cluster_barrier(uint32_t mask, const Op& op);
-  // Puts aside the lanes of `mask`, which wait at `op` until the other lanes of their member mask come.
+  // Puts aside the lanes of `mask`, which wait at `op` until the other lanes of their member mask arrive.
   void wait_for_exchange(uint32_t mask, const Op& op);
   void wake_exchange();
-  // Others may stand where the running fragment goes next: merge with them there.
+  // Makes the running fragment merge with fragments that wait where it continues.
   void meet() { set_reconverge(); }
   void fault(Fault kind, uint32_t lane, const Op& op, std::string what);
 
@@ -104,10 +104,10 @@ class Warp {
   bool exited() const { return live_ == 0; }
   std::vector<Fragment>& fragments() { return fragments_; }
 
-  // Hot state; handlers use it directly.
+  // Frequently used state, which handlers access directly.
   uint8_t* base_[4] = {};
   const Op* pc_ = nullptr;
-  const Op* reconverge_ = nullptr;  // where another fragment of this frame waits to be met
+  const Op* reconverge_ = nullptr;  // where another fragment of this frame waits to be merged
   uint32_t active_ = 0;
   uint32_t dont_care_ = 0;  // lanes that do not exist or have exited
   uint32_t live_ = 0;
@@ -121,9 +121,9 @@ class Warp {
   Block* block_ = nullptr;
   Executor* executor_ = nullptr;
   RunningLaunch* launch_ = nullptr;
-  uint32_t index_ = 0;  // in its block
+  uint32_t index_ = 0;  // index in its block
   static constexpr uint32_t kNoPhase = 0xffffffffu;
-  uint32_t cluster_phase_[kLanes];  // of the cluster's barrier, in which the lane last arrived
+  uint32_t cluster_phase_[kLanes];  // the phase of the cluster's barrier in which the lane last arrived
   alignas(64) uint32_t thread_area_[static_cast<uint32_t>(ThreadSpecial::count_)][kLanes];
 
  private:
