@@ -48,7 +48,8 @@ Token Lexer::fail(Token token, std::string message) {
   return token;
 }
 
-// Blanks, both kinds of comment, and the NUL bytes that pad PTX in some images. False when a comment never ends.
+// Skips blanks, both kinds of comment, and the NUL bytes that pad PTX in some images. Returns false if a comment does
+// not end.
 bool Lexer::skip_blanks() {
   while (position_ < text_.size()) {
     char c = text_[position_];

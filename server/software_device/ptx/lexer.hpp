@@ -13,7 +13,7 @@ enum class TokenKind : uint8_t {
   identifier,   // add, %r1, $L__BB0_1, _Z3foov
   dot_word,     // .u32, .L2::128B: text without the dot
   integer,      // integer_value; 64 bits, PTX ISA 4.5.1
-  real,         // real_value; written as 0fXXXXXXXX, single_exact is set and integer_value holds the f32's bits
+  real,         // real_value; for 0fXXXXXXXX, single_exact is set and integer_value has the f32's bits
   string,       // text without the quotes
   punctuation,  // one of the bytes in `text`
 };
@@ -21,7 +21,7 @@ enum class TokenKind : uint8_t {
 struct Token {
   TokenKind kind = TokenKind::end;
   bool single_exact = false;
-  bool is_unsigned = false;  // integer: written with the suffix U
+  bool is_unsigned = false;  // integer: has the suffix U
   uint32_t line = 0;
   std::string_view text;
   uint64_t integer_value = 0;
@@ -39,7 +39,7 @@ struct LexError {
   std::string message;
 };
 
-// One token at a time, with one token of look-ahead. The text must outlive the tokens, which point into it.
+// Returns one token at a time, with a look-ahead of one token. The text must outlive the tokens, which point into it.
 class Lexer {
  public:
   explicit Lexer(std::string_view text);

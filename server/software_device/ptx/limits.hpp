@@ -1,4 +1,4 @@
-// Bounds of the resources of a PTX text, which comes from a program that the server does not trust.
+// Limits of the resources of a PTX text, which comes from a program that the server does not trust.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ inline constexpr uint32_t kParameterBytesMax = 32764;  // of a kernel; PTX ISA 5
 inline constexpr uint64_t kVariableBytesMax = uint64_t{1} << 40;
 inline constexpr uint64_t kInitialiserBytesMax = uint64_t{1} << 28;
 inline constexpr uint64_t kSharedBytesMax = 256u << 10;
-inline constexpr uint64_t kLocalBytesMax = 512u << 10;  // a thread's; compute capability table, CUDA C++ guide
+inline constexpr uint64_t kLocalBytesMax = 512u << 10;  // of a thread (compute capability table, CUDA C++ guide)
 inline constexpr uint32_t kAlignmentMax = 4096;
 inline constexpr uint32_t kErrorsMax = 20;
 

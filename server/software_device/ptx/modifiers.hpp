@@ -1,5 +1,5 @@
-// The words that may follow an instruction's name, other than types: one enumerator each, so that nothing is compared
-// as text after parsing and a word nobody knows is refused at once.
+// The words that may follow an instruction's name, other than types. Each has an enumerator, so that nothing is
+// compared as text after parsing, and an unknown word is refused at once.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ enum class Modifier : uint8_t {
   shiftamt,
   l,
   r,
-  // comparison; lo and hi above serve as the unsigned "lower" and "higher" too
+  // comparison; lo and hi above are also the unsigned "lower" and "higher"
   eq,
   ne,
   lt,
@@ -186,7 +186,7 @@ enum class Modifier : uint8_t {
 
 std::optional<Modifier> modifier_named(std::string_view word);
 
-// A set of modifiers, for "has" and "is every one of these allowed".
+// A set of modifiers, for the checks "contains" and "are all of these allowed".
 class ModifierSet {
  public:
   constexpr ModifierSet() = default;

@@ -1,4 +1,4 @@
-// The content of a PTX text after parsing: names inside functions are resolved, names of module scope are not yet.
+// The content of a PTX text after parsing. Names inside functions are resolved; names of module scope are not yet.
 #pragma once
 
 #include <array>
@@ -16,14 +16,14 @@ namespace gpuwire::software_device::ptx {
 struct Operand {
   enum class Kind : uint8_t {
     none,
-    reg,       // index: register of the function
-    special,   // name: %tid and its like; index: 0..3 for .x .y .z .w
+    reg,       // index: a register of the function
+    special,   // name: %tid and similar; index: 0..3 for .x .y .z .w
     integer,   // value
     real,      // value: f64 bits; single: f32 bits when single_exact
-    variable,  // index: variable of the function; addend
-    name,      // not found in the function (yet): module variable or function; addend
-    label,     // index: instruction
-    table,     // index: .branchtargets, .calltargets or .callprototype of the function
+    variable,  // index: a variable of the function; addend
+    name,      // not found in the function (yet): a module variable or function; addend
+    label,     // index: an instruction
+    table,     // index: a .branchtargets, .calltargets or .callprototype of the function
     address,   // [elements[0] + addend]
     vector,    // {elements...}
     list,      // (elements...)
@@ -34,7 +34,7 @@ struct Operand {
   bool negated = false;  // !p
   bool single_exact = false;
   uint32_t index = 0;
-  uint32_t scope = 0;  // where a name was written, for labels
+  uint32_t scope = 0;  // the scope in which a name was written, for labels
   uint64_t value = 0;
   uint32_t single = 0;
   int64_t addend = 0;
@@ -48,7 +48,7 @@ struct Instruction {
   std::string_view
       unknown_word;  // a word after the name that is neither type nor modifier; its meaning depends on the name
   ModifierSet modifiers;
-  std::vector<Modifier> order;  // as written, for the few instructions in which one word has two meanings
+  std::vector<Modifier> order;  // in the order of the text, for the few instructions in which one word has two meanings
   std::vector<Type> types;
   std::vector<Operand> operands;
   bool guarded = false;
@@ -94,7 +94,7 @@ struct Function {
   uint32_t line = 0;
   bool entry = false, defined = false, external = false, visible = false, weak = false;
   uint32_t max_threads_per_block = 1024;
-  uint32_t cluster[3] = {0, 0, 0};  // .reqnctapercluster; zero: not said
+  uint32_t cluster[3] = {0, 0, 0};  // .reqnctapercluster; zero: not specified
   std::vector<Type> registers;
   std::vector<Variable> variables;
   std::vector<Formal> parameters, results;
@@ -106,10 +106,10 @@ struct Alias {
   std::string_view name, target;
 };
 
-// All text is borrowed from the source.
+// All texts are borrowed from the source.
 struct Module {
-  uint32_t version = 0;    // 90
-  uint32_t target_sm = 0;  // 75
+  uint32_t version = 0;    // 90 for ".version 9.0"
+  uint32_t target_sm = 0;  // 75 for ".target sm_75"
   std::vector<Variable> variables;
   std::vector<Function> functions;
   std::vector<Alias> aliases;

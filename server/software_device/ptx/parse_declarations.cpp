@@ -141,7 +141,7 @@ void Parser::parse_alias() {
   if (ok()) module_.aliases.push_back(alias);
 }
 
-// DWARF: .section .debug_str { ... }. Nothing of it is needed to run.
+// Skips DWARF: .section .debug_str { ... }. Execution does not need it.
 void Parser::skip_section() {
   while (ok() && !peek().is('{')) {
     if (take().kind == TokenKind::end) return fail("unfinished .section");
@@ -189,7 +189,7 @@ Parser::Declaration Parser::parse_declaration() {
     } else if (std::optional<Type> type = type_named(word.text)) {
       declaration.element = *type;
     } else if (word.text == "ptr") {
-      // ".u64 .ptr .global .align 4 p": the pointer's target does not matter here.
+      // ".u64 .ptr .global .align 4 p": the type of the pointer's target is not needed.
       while (peek().kind == TokenKind::dot_word) {
         if (take().is_dot("align")) expect_integer("an alignment");
       }
@@ -202,7 +202,7 @@ Parser::Declaration Parser::parse_declaration() {
   return declaration;
 }
 
-// Everything in [brackets] after a name.
+// Parses everything in [brackets] after a name.
 void Parser::parse_extent(Variable& variable) {
   while (ok() && accept('[')) {
     if (accept(']')) {

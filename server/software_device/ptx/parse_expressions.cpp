@@ -10,7 +10,7 @@ struct BinaryOperator {
   int precedence;
 };
 
-// Two-byte operators (<< and >>) are recognised by their first byte.
+// Operators of two bytes (<< and >>) are recognised by their first byte.
 constexpr BinaryOperator kOperators[] = {{'|', 1}, {'^', 2}, {'&', 3}, {'<', 4}, {'>', 4},
                                          {'+', 5}, {'-', 5}, {'*', 6}, {'/', 6}};
 

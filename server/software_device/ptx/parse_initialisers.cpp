@@ -68,7 +68,8 @@ void Parser::parse_initial_value(Variable& variable, uint64_t offset) {
   put_initial_bytes(variable, offset, bits, bytes);
 }
 
-// A symbol, generic(symbol), or one of those + constant; `mask` names the byte of the address to store, 0 the whole.
+// Parses a symbol, generic(symbol), or one of those + constant. `mask` selects the byte of the address to store; 0:
+// all.
 void Parser::parse_initial_symbol(Variable& variable, uint64_t offset, uint64_t mask) {
   std::string_view target = expect_identifier("a symbol");
   if (target == "generic") {
@@ -80,7 +81,7 @@ void Parser::parse_initial_symbol(Variable& variable, uint64_t offset, uint64_t 
   if (peek().is('+') || peek().is('-')) addend = parse_expression();
   if (!ok()) return;
   if (mask != 0) {
-    // Eight bytes in a row with masks 0xFF, 0xFF00, ... make one address.
+    // Eight consecutive bytes with the masks 0xFF, 0xFF00, ... form one address.
     unsigned byte = static_cast<unsigned>(std::countr_zero(mask)) / 8;
     bool continues = byte > 0 && !variable.pointers.empty() && variable.pointers.back().offset_bytes + byte == offset &&
                      variable.pointers.back().target == target;

@@ -20,7 +20,7 @@ const Parser::Name* Parser::find_in_scope(uint32_t scope, std::string_view name)
   }
 }
 
-// Registers declared as %r<100> are found by their prefix and number.
+// Finds registers that are declared as %r<100> by their prefix and number.
 bool Parser::find_register(std::string_view name, uint32_t& index) const {
   for (uint32_t scope = scope_;; scope = scopes_[scope].parent) {
     const auto& names = scopes_[scope].names;
@@ -123,7 +123,7 @@ void Parser::parse_label_table(Function& function, std::string_view label) {
   declare(label, {Name::Kind::table, static_cast<uint32_t>(function.tables.size()), 0});
   LabelTable table;
   if (word.text == "callprototype") {
-    // The call itself says how many bytes go each way; the prototype adds nothing for this device.
+    // The call itself contains the sizes of arguments and results; this device needs nothing else from the prototype.
     table.kind = LabelTable::Kind::call_prototype;
     while (ok() && !peek().is(';')) {
       if (take().kind == TokenKind::end) return fail("unfinished .callprototype");
@@ -149,8 +149,8 @@ void Parser::parse_modifiers(Instruction& instruction) {
       instruction.types.push_back(*type);
     } else if (std::optional<Modifier> modifier = modifier_named(word)) {
       instruction.modifiers.insert(*modifier);
-      // An address of the own block is one of the cluster, too: an instruction that allows the one word treats both
-      // alike.
+      // An address of the own block is also an address of the cluster, so an instruction that allows shared_cluster
+      // treats both alike.
       if (*modifier == Modifier::shared_cluster) instruction.modifiers.insert(Modifier::shared);
       instruction.order.push_back(*modifier);
     } else if (instruction.unknown_word.empty()) {
@@ -268,7 +268,8 @@ Operand Parser::parse_name(Function& function) {
   return operand;
 }
 
-// [register + constant], [name + constant], [constant]. More elements are texture coordinates, which lowering refuses.
+// Parses [register + constant], [name + constant] or [constant]. Further elements are texture coordinates, which
+// lowering refuses.
 Operand Parser::parse_address(Function& function, uint32_t depth) {
   Operand address;
   address.kind = Operand::Kind::address;

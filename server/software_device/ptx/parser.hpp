@@ -1,4 +1,4 @@
-// PTX text to Module.
+// Parses PTX text to a Module.
 #pragma once
 
 #include <string>
@@ -11,12 +11,12 @@
 namespace gpuwire::software_device::ptx {
 
 struct ParseError {
-  bool unsupported = false;  // known to PTX, perhaps, but not to this device; else the text is wrong
+  bool unsupported = false;  // not supported by this device, but possibly valid PTX; false: the text is invalid
   uint32_t line = 0;
   std::string message;
 };
 
-// Parses one PTX text. The module points into `text`, which has to live as long.
+// Parses one PTX text. The module points into `text`, which must outlive it.
 tl::expected<Module, ParseError> parse(std::string_view text);
 
 }  // namespace gpuwire::software_device::ptx

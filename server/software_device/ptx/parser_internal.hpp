@@ -1,4 +1,4 @@
-// The parser's state. Errors are sticky: after the first, the token stream is at its end and every loop stops.
+// The parser's state. Errors are sticky: after the first one, the token stream is at its end and every loop stops.
 #pragma once
 
 #include <string>
@@ -24,7 +24,7 @@ class Parser {
     uint32_t index;
     uint32_t count;  // register_range
   };
-  // A pair of braces. Scopes are kept until the function ends, because labels are used before they are declared.
+  // A pair of braces. Scopes are stored until the function ends, because labels are used before they are declared.
   struct Scope {
     uint32_t parent;
     std::unordered_map<std::string_view, Name> names;
@@ -98,7 +98,7 @@ class Parser {
   Lexer lexer_;
   ParseError error_;
   bool failed_ = false;
-  bool in_call_ = false;  // parentheses hold a list of arguments, otherwise an expression
+  bool in_call_ = false;  // parentheses contain a list of arguments; false: an expression
   Module module_;
   std::vector<Scope> scopes_;
   uint32_t scope_ = 0;

@@ -32,7 +32,7 @@ enum class Type : uint8_t {
 
 enum class Space : uint8_t { generic, reg, param, local, shared, global, constant };
 
-// Bytes of one value; 0 for none and pred, which have no size in memory.
+// Returns the bytes of a value; 0 for none and pred, which have no size in memory.
 constexpr uint32_t size_of(Type type) {
   switch (type) {
     case Type::none:
@@ -69,7 +69,7 @@ constexpr Type bits_of_size(uint32_t bytes) {
   return bytes == 1 ? Type::b8 : bytes == 2 ? Type::b16 : bytes == 4 ? Type::b32 : Type::b64;
 }
 
-// "u32" -> Type::u32; nothing for a word that names no supported type.
+// "u32" -> Type::u32; nothing for a word that is not a supported type.
 std::optional<Type> type_named(std::string_view word);
 std::string_view name_of(Type type);
 
