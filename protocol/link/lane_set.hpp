@@ -70,7 +70,8 @@ class LaneSet {
   // Announces a part of `bytes` bytes at `position`. Precondition: all earlier bytes have been received.
   void expect(uint64_t position, uint64_t bytes);
   enum class Order : uint8_t {
-    // Receives until `out` is full, the set is over, or `stop` returns true. `stop` is called at least once in kStopWait.
+    // Receives until `out` is full, the set is over, or `stop` returns true. `stop` is called at least once in
+    // kStopWait.
     any,
     // Receives the next bytes in order, and returns after about a millisecond without any. For memory that may be
     // different in the next call.
