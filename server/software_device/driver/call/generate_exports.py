@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Generates the exported functions that nobody writes by hand, from cuda.h and the names that cuGetProcAddress knows.
+"""Generates the exported functions that are not written by hand, from cuda.h and the names that cuGetProcAddress knows.
 
-- Every function that takes its default stream per thread (name_ptds, name_ptsz) calls the function without the suffix,
-with NULL meaning
-  the per-thread stream.
-- Every other known name gets a weak definition that answers CUDA_ERROR_NOT_SUPPORTED; a real definition elsewhere takes
-its place.
+- Every function with a per-thread default stream (name_ptds, name_ptsz) calls the function without the suffix, with
+  NULL meaning the per-thread stream.
+- Every other known name gets a weak definition that returns CUDA_ERROR_NOT_SUPPORTED; a real definition elsewhere
+  replaces it.
 
 usage: generate_exports.py PREPROCESSED_CUDA_H PROC_ADDRESS_RULES PER_THREAD_CPP UNSUPPORTED_C
 """
@@ -18,7 +17,7 @@ EXTRA_NAMES = ["cuProfilerInitialize", "cuProfilerStart", "cuProfilerStop"]  # c
 
 
 def read_prototypes(text):
-    """{name: [(type, parameter name)]} of the functions that cuda.h declares under their exported names."""
+    """Returns {name: [(type, parameter name)]} for the functions that cuda.h declares under their exported names."""
     prototypes = {}
     for name, parameters in re.findall(r"\bCUresult\s+(cu[A-Z]\w*)\s*\(([^;{}]*)\)\s*;", text):
         parameters = re.sub(r"\s+", " ", parameters).strip()
@@ -35,7 +34,7 @@ def split_parameter(parameter):
 
 
 def read_symbols(rules):
-    """Every symbol that cuGetProcAddress may answer with."""
+    """Returns every symbol that cuGetProcAddress may return."""
     symbols = set()
     for line in rules.splitlines():
         if line and not line.startswith("#"):
