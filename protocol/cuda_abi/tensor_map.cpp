@@ -22,9 +22,8 @@ struct Words {
   uint32_t strides[4];    // bits 0 to 31, in chunks; 0 beyond the rank
   uint32_t strides_high;  // bits 32 to 35 of each stride, 4 bits per stride
   uint32_t sizes[5];      // minus one; 0 beyond the rank
-  uint32_t
-      // Minus one, 3 bits per dimension. Bits 24 to 31: elements of the box in the first dimension, minus one.
-      steps;
+  // Minus one, 3 bits per dimension. Bits 24 to 31: elements of the box in the first dimension, minus one.
+  uint32_t steps;
   // Tiled: the other dimensions of the box, minus one, 8 bits each. im2col: corners, see corner_bits().
   uint32_t box;
   uint32_t pixels;     // im2col: pixels of a column, minus one

@@ -42,9 +42,8 @@ struct Entry {
   uint64_t decompressed_bytes = 0;  // of a compressed payload
   // The stored payload, without padding if its size is known. Points into the container.
   std::span<const uint8_t> payload;
-  std::span<const uint8_t>
-      // Header, payload and padding. Behind a container header of its own, this is a fat binary again.
-      whole;
+  // Header, payload and padding. Behind a container header of its own, this is a fat binary again.
+  std::span<const uint8_t> whole;
   std::string options;  // compiler options recorded with the entry
 };
 

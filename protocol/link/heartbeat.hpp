@@ -57,9 +57,8 @@ class Heartbeat {
   Link& link_;
   const GivingUp how_;
   const Clock::duration interval_;
-  std::atomic<Clock::rep> next_{
-      // Time since the epoch of Clock. Relaxed, because the value is only compared; mutex_ guards the check itself.
-      0};
+  // Time since the epoch of Clock. Relaxed, because the value is only compared; mutex_ guards the check itself.
+  std::atomic<Clock::rep> next_{0};
   // Lock: taken before the link's locks.
   std::mutex mutex_;
   Come come_;

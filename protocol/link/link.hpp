@@ -39,9 +39,8 @@ struct LinkLimits {
   // Bulk longer than this is outside the ring at both ends, and is sent in parts if the session may have lanes. Shorter
   // bulk may be outside the ring too, but travels as if it were in the ring.
   size_t bulk_in_ring_max = wire::kPostedBulkBytesMax;
-  size_t lane_part_bytes_min =
-      // A shorter part follows its header over the connection, because waking the lanes would take longer.
-      1u << 20;
+  // A shorter part follows its header over the connection, because waking the lanes would take longer.
+  size_t lane_part_bytes_min = 1u << 20;
 };
 
 // How a connection was lost, as far as this side can see.
@@ -314,8 +313,8 @@ class Link final : public transport::ByteSource {
   mutable std::mutex slot_mutex_;
   Condition slot_changed_;
   // Guarded by slot_mutex_:
-  std::shared_ptr<transport::Transport>
-      transport_;  // never null; replaced under both locks, and only while no thread sends or receives
+  // Never null; replaced under both locks, and only while no thread sends or receives.
+  std::shared_ptr<transport::Transport> transport_;
   // Set by wake() while there is no connection, and by the loss of a connection, which may have received a wake().
   bool woken_ = false;
 

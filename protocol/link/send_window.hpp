@@ -33,9 +33,8 @@ struct ExternalBulk {
   size_t bytes = 0;
   // Replaces `data`: writes the bytes from `offset` on to `out`. Called with any offset at any time.
   const std::function<void(size_t offset, std::span<std::byte> out)>* gather = nullptr;
-  std::shared_ptr<const void>
-      // Keeps the memory alive if its owner would not; released under the lock of the window's owner.
-      keeper;
+  // Keeps the memory alive if its owner would not; released under the lock of the window's owner.
+  std::shared_ptr<const void> keeper;
   // If both `data` and `gather` are null, the owner has taken its memory back, and zeros are sent in its place.
 };
 

@@ -29,9 +29,8 @@ void notice_lost_peer(int descriptor, LostPeer how);
 
 // One end of a connection, as text that the other end can compare.
 struct ConnectionEnd {
-  std::string
-      // "192.0.2.7:41234"; for a Unix socket "unix:" and the path that the server has bound; empty: none
-      address;
+  // "192.0.2.7:41234"; for a Unix socket "unix:" and the path that the server has bound; empty: none.
+  std::string address;
   // Identifies this boot of this machine. Set only for an address that cannot leave the machine.
   std::string machine;
   bool operator==(const ConnectionEnd&) const = default;

@@ -22,9 +22,8 @@ struct FrameHeader {
   uint8_t kind = 0;
   uint8_t flags = 0;        // FrameFlag
   uint16_t magic = kMagic;  // detects a lost frame boundary at once
-  uint32_t ordinal =
-      // The call: below 1000 those of protocol/api/session.toml, from 1000 on the driver functions (protocol/api).
-      0;
+  // The call: below 1000 those of protocol/api/session.toml, from 1000 on the driver functions (protocol/api).
+  uint32_t ordinal = 0;
   // Client frames count 1, 2, 3 and so on. A reply carries the sequence of its call. Notices have their own count.
   uint64_t sequence = 0;
   uint32_t message_words = 0;  // Cap'n Proto segment in 8-byte words, <= kMessageWordsMax; 0: no message
@@ -37,16 +36,14 @@ static_assert(sizeof(FrameHeader) == 32);
 
 // A client's requests in its preface, and a server's offers and next steps. Unknown flags are ignored.
 enum PrefaceFlag : uint32_t {
-  kPrefaceManagement =
-      // A session of management queries (protocol/nvml), which gets no context on a device.
-  1,
+  // A session of management queries (protocol/nvml), which gets no context on a device.
+  kPrefaceManagement = 1,
   kPrefaceTls = 2,              // client: requests TLS; server: both sides speak TLS 1.3 behind its preface
   kPrefaceLogin = 4,            // server: the client logs in before its Hello (schema/login.capnp)
   kPrefaceSharedMemory = 8,     // server: the client may ask for shared memory (ControlOrdinal::shared_memory)
   kPrefaceTokenChallenge = 64,  // server: proves that it knows a token's hash before the client sends the token
-  kPrefaceIdentity =
-      // Server: without TLS, a client without a token is refused. 16 is kPrefaceRdma (wire/rdma.hpp).
-  32,
+  // Server: without TLS, a client without a token is refused. 16 is kPrefaceRdma (wire/rdma.hpp).
+  kPrefaceIdentity = 32,
 };
 
 // Each side sends one preface before the first frame, so that even a peer of another protocol can receive the reason of

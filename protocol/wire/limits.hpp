@@ -11,8 +11,8 @@ inline constexpr uint16_t kProtocolMinor = 0;
 
 inline constexpr uint32_t kMessageWordsMax = 64 * 1024;  // 512 KiB: a Cap'n Proto message of one segment
 inline constexpr uint64_t kBulkBytesMax = 64ull << 20;   // raw bytes behind one message; longer copies are split
-inline constexpr uint32_t kLaunchParameterBytesMax =
-    32 * 1024;  // CUDA's own limit is 32,764 (CUDA 12.1, sm_70 and later)
+// CUDA's own limit is 32,764 (CUDA 12.1, sm_70 and later).
+inline constexpr uint32_t kLaunchParameterBytesMax = 32 * 1024;
 inline constexpr uint32_t kLaunchAttributesMax = 64;
 inline constexpr uint32_t kTriedAttributesMax = 4;       // in one function_try
 inline constexpr uint32_t kNameBytesMax = 64 * 1024;     // mangled kernel and variable names

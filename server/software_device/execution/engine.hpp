@@ -137,8 +137,8 @@ struct Launch {
   uint32_t dynamic_shared_bytes = 0;
   bool cooperative = false;             // all blocks are resident at once, so that they may wait for each other
   std::span<const uint8_t> parameters;  // packed according to KernelInfo::parameters
-  std::span<const uint64_t>
-      variable_addresses;  // addresses of this instance's variables, by index in program->variables()
+  // Addresses of this instance's variables, by index in program->variables().
+  std::span<const uint64_t> variable_addresses;
   const DeviceMemory* memory = nullptr;
   DeviceHeap* heap = nullptr;
   const ImageTable* images = nullptr;   // null: there are no textures or surfaces

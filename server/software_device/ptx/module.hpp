@@ -45,8 +45,8 @@ struct Operand {
 struct Instruction {
   uint32_t line = 0;
   std::string_view opcode;
-  std::string_view
-      unknown_word;  // a word after the name that is neither type nor modifier; its meaning depends on the name
+  // A word after the name that is neither type nor modifier; its meaning depends on the name.
+  std::string_view unknown_word;
   ModifierSet modifiers;
   std::vector<Modifier> order;  // in the order of the text, for the few instructions in which one word has two meanings
   std::vector<Type> types;

@@ -145,9 +145,8 @@ class Driver {
   }
 
  private:
-  std::atomic<unsigned long long> stream_ids_{
-      // 1 and 2 denote the legacy and the per-thread stream. Relaxed: only the uniqueness of numbers matters.
-      3};
+  // 1 and 2 denote the legacy and the per-thread stream. Relaxed: only the uniqueness of numbers matters.
+  std::atomic<unsigned long long> stream_ids_{3};
   std::atomic<unsigned long long> context_ids_{1};
 };
 
