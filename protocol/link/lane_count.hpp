@@ -10,14 +10,15 @@
 
 namespace gpuwire::link {
 
-// LaneCount uses one lane more while that increases the rate, and tries one lane less at times if that costs no rate,
-// because each lane uses a core at both ends. LaneCount has no clock and no lock.
+// LaneCount starts with all lanes and uses fewer while the rate stays nearly the same, because each lane uses a core at
+// both ends. It repeats the search after kTrialsUntilPoll trials. LaneCount has no clock and no lock.
 class LaneCount {
  public:
-  // The bytes from which one rate is measured, and the factor by which an additional lane has to increase the rate.
+  // The bytes from which one rate is measured, and the factor by which another number of lanes has to be faster in
+  // order to be preferred.
   static constexpr uint64_t kBytesPerTrial = 64u << 20;
   static constexpr double kGain = 1.05;
-  // After this many trials without a change, the neighbouring numbers of lanes are measured again.
+  // After this many trials without a change, the search starts again with all lanes.
   static constexpr unsigned kTrialsUntilPoll = 64;
 
   explicit LaneCount(size_t most) : most_(most), now_(most) {}

@@ -246,7 +246,7 @@ class Link final : public transport::ByteSource {
   IoResult receive_from_lanes(transport::Transport& transport, std::span<std::byte> out, Taking taking) noexcept;
   IoResult lanes_are_gone(transport::Transport& transport) noexcept;
   std::shared_ptr<LaneSet> lane_set() const;
-  // Lock: mutex_ is held.
+  // --- with mutex_ held
   void begin_part(const SendWindow::Next& next);
   iovec part_header_rest();
   bool send_lane_header(std::unique_lock<std::mutex>& lock, const SendWindow::Next& next);
@@ -254,7 +254,7 @@ class Link final : public transport::ByteSource {
   void give_up_for_lanes(std::unique_lock<std::mutex>& lock, std::string why);
   void set_lanes(std::shared_ptr<LaneSet> lanes) noexcept;
   void retire_lanes(bool resets) noexcept;
-  // Lock: mutex_ is not held.
+  // --- without mutex_
   void lanes_sent(uint64_t position, bool all);
   void lanes_over(const LaneSet& set);
   transport::Transport* enter_receiving() noexcept;

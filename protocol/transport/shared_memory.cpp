@@ -384,8 +384,8 @@ class SharedMemoryTransport final : public Transport {
         fail("the other side has sent something that is neither a bell nor a descriptor");
         return end();
     }
-    // The watching thread wakes the others when it returns. If there is none, this thread may have read a bell that was
-    // meant for the watching thread, and wakes the others itself.
+    // If this thread is the watching one, it wakes the others when it returns. Otherwise the bell may have been meant
+    // for the watching thread, which no longer receives it, so this thread interrupts its watch.
     if (!bells || watching) return;
     std::lock_guard lock(mutex_);
     if (watched_) interrupt_watch();

@@ -24,9 +24,9 @@ constexpr const char* text_of(Damage damage) {
 }
 
 inline constexpr size_t kLineBytes = 64;
-// In an empty ring these bytes hold a short frame, or its beginning. The reader's core has these lines in its cache, so
-// the writer requests them together with the index. When the writer requested them after the index, the round trip of a
-// short frame took a third longer.
+// In an empty ring these bytes hold a short frame, or its beginning. A reader that finds the ring empty prefetches
+// these lines, so that they arrive together with the index when both are written. Without the prefetch they arrived
+// after the index, and the round trip of a short frame took a third longer.
 inline constexpr size_t kWatchedBytes = 2 * kLineBytes;
 
 // Requests ownership of the cache line at `at` before the line is written. The line is in the reader's cache, and a

@@ -28,8 +28,8 @@ class SegmentReader final : public capnp::MessageReader {
   kj::ArrayPtr<const capnp::word> words_;
 };
 
-// Runs `read`. Returns nothing on success, else the fault of the message as one phrase. The only function that catches
-// exceptions of Cap'n Proto.
+// Runs `read`. Returns nothing on success, else the fault of the message as one phrase. Only this function and the next
+// catch exceptions of Cap'n Proto.
 template <class Read>
 std::optional<std::string> read_guarded(Read&& read);
 

@@ -54,7 +54,7 @@ bool save_piece(const StoragePiece& piece, int file, uint64_t offset) {
   return write_all(file, piece.memory, piece.bytes, offset);
 }
 
-// Releases the file's pages and keeps its length, so that its mappings stay valid.
+// Releases the memory of a piece. A file keeps its length, so that its mappings stay valid.
 void let_go(const StoragePiece& piece) {
   switch (piece.kind) {
     case StoragePiece::Kind::pages:

@@ -182,7 +182,7 @@ CUresult capture_wait(Context& context, const std::shared_ptr<Stream>& stream, c
     return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   }
   const auto session = event->captured_in.lock();
-  // An event that was never recorded ends no wait.
+  // A wait for an event that was never recorded has no effect.
   if (!event->captured.load(std::memory_order_acquire) && !recorded) {
     return CUDA_SUCCESS;
   }

@@ -28,8 +28,8 @@ CUresult permit_unsafe_call();
 CUresult permit_unless_failed();
 // The same for each exported function that captures forbid according to protocol/api/; success for all others.
 CUresult permit_function(const char* name);
-// For calls that wait for all work of a context or, if `slot` is a green context's, for that context's streams. The
-// other calls wait for the streams of green contexts, too, but do not affect captures there (measured on driver 580).
+// For calls that wait for all work of a context or, if `slot` is a green context's, for that context's streams. Calls
+// on other contexts wait for the streams of green contexts, too, but ignore captures there (measured on driver 580).
 CUresult permit_synchronisation(const Context& context, const ContextSlot* slot);
 // Returns whether a blocking stream of the context takes part in an active capture.
 bool blocking_capture_in(const Context& context);
