@@ -254,7 +254,7 @@ class Link final : public transport::ByteSource {
   void give_up_for_lanes(std::unique_lock<std::mutex>& lock, std::string why);
   void set_lanes(std::shared_ptr<LaneSet> lanes) noexcept;
   void retire_lanes(bool resets) noexcept;
-  // --- without mutex_
+  // Lock: mutex_ is not held, for the next two functions.
   void lanes_sent(uint64_t position, bool all);
   void lanes_over(const LaneSet& set);
   transport::Transport* enter_receiving() noexcept;

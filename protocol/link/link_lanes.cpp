@@ -171,7 +171,7 @@ void Link::lanes_over(const LaneSet& set) {
   if (was_sending) stop_lane_sending();
   bool current = lanes_.get() == &set;
   if (current) retire_lanes(comes_back_);
-  // the lanes were given up with their connection
+  // The lanes were given up with their connection.
   if (state_.load(std::memory_order_relaxed) != State::attached) return;
   // Other lanes have replaced this set, but the part that it was sending is incomplete.
   if (!current && !was_sending) return;

@@ -44,7 +44,7 @@ struct Texture {
   bool linear_filter = false;
   bool linear_mipmap_filter = false;
   bool normalized_coordinates = false;
-  // false: f32 results, from a floating format or from integers scaled to [0, 1] or [-1, 1]
+  // If false, the results are f32, from a floating format or from integers scaled to [0, 1] or [-1, 1].
   bool integer_results = false;
   bool srgb = false;
   float level_bias = 0, level_min = 0, level_max = 0;

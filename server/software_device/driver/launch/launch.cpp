@@ -14,7 +14,7 @@ CUresult launch(const LaunchRequest& request, CUstream handle) {
   return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
     auto work = check_launch(context, request);
     if (!work) {
-      // an impossible geometry makes a capture invalid (measured on driver 580)
+      // An impossible geometry makes a capture invalid (measured on driver 580).
       return possible_geometry(request) ? work.error() : invalidate_capture(stream, work.error());
     }
     if (const auto green = green_of(stream); green != nullptr) {

@@ -102,7 +102,7 @@ class ModuleInstance {
   std::weak_ptr<Context> context_;
   CUcontext context_handle_ = nullptr;
   std::vector<uint64_t> addresses_;  // by variable
-  // address and buffer id of the variables that only this instance uses
+  // Address and buffer id of the variables that only this instance uses.
   std::vector<std::pair<uint64_t, uint64_t>> owned_;
   std::weak_ptr<ModuleInstance> self_;
   std::mutex mutex_;
