@@ -92,7 +92,7 @@ class LaneSet {
   void finish();
   bool closed() const { return closed_.load(std::memory_order_acquire); }
   // Returns how the first lane of a set ended. peer_closed has the meaning of Transport's. Precondition: Events::over
-  // was called, and nobody has closed the set.
+  // was called, and no caller has closed the set.
   IoResult failure() const;
   bool peer_closed() const;
   // Returns the rule of lanes that the peer has broken, or an empty string.
