@@ -327,7 +327,8 @@ IoResult TlsChannel::try_receive(std::span<std::byte> out) noexcept {
   return {IoStatus::ok, given};
 }
 
-// SSL_peek() stops at the end of a record, but a frame's header may be in two records.
+// Keeps the peeked bytes itself, because SSL_peek() stops at the end of a record, and a frame's header may be in two
+// records.
 IoResult TlsChannel::try_peek(std::span<std::byte> out) noexcept {
   std::lock_guard lock(mutex_);
   if (broken_) return {IoStatus::failed, 0, broken_};
