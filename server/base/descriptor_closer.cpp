@@ -32,7 +32,7 @@ void DescriptorCloser::close(OwnedDescriptor descriptor) {
     }
     MutexLock lock(shared_->mutex);
     if (shared_->waiting.size() < kWaitingMax) shared_->waiting.push_back(std::move(descriptor));
-  } catch (const std::exception&) {  // no memory, or no thread to be had: here, then
+  } catch (const std::exception&) {  // no memory or no thread: close it here
     return;
   }
   shared_->changed.notify_all();

@@ -1,4 +1,4 @@
-// Descriptors whose end may wait for somebody else.
+// Closes descriptors whose close(2) may wait for another process.
 #pragma once
 
 #include <condition_variable>
@@ -12,9 +12,9 @@
 
 namespace gpuwire::server {
 
-// Closes descriptors on a thread of its own, which is started by the first one: of a socket with SO_LINGER, or of a
-// file of a file system that a program serves, close(2) blocks for as long as another process wants. One thread gives;
-// mutex_ is a leaf.
+// Closes descriptors on a separate thread, which starts with the first descriptor: close(2) of a socket with SO_LINGER,
+// or of a file on a user-space file system, blocks for as long as another process wants. One thread passes descriptors
+// to this object; mutex_ is a leaf.
 class DescriptorCloser {
  public:
   static constexpr size_t kWaitingMax = 1024;
@@ -27,8 +27,8 @@ class DescriptorCloser {
   // wait may never end, it uses nothing of this object, and it ends with the process.
   ~DescriptorCloser();
 
-  // The socket's wait for its data is turned off before. Beyond kWaitingMax waiting descriptors, or without a thread,
-  // new ones are closed here.
+  // Turns off the socket's SO_LINGER first. If kWaitingMax descriptors wait, or without a thread, the calling thread
+  // closes the descriptor.
   void close(OwnedDescriptor descriptor);
 
  private:
@@ -40,7 +40,7 @@ class DescriptorCloser {
   };
   static void run(const std::shared_ptr<Shared>& shared);
 
-  std::shared_ptr<Shared> shared_;  // of thread_, if there is one
+  std::shared_ptr<Shared> shared_;  // of thread_, if it was started
   std::thread thread_;
 };
 

@@ -1,4 +1,4 @@
-// The process's bound of descriptors, and a few reserve descriptors for when none is left.
+// The process's limit of descriptors, and a few reserve descriptors for when the limit is reached.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@ namespace gpuwire::server {
 size_t descriptor_limit();
 // Raises that limit as far as the process may. Returns the new limit.
 size_t raise_descriptor_limit();
-// The last call failed because no descriptor, or no memory for one, was left.
+// Returns whether the last call failed because no descriptor, or no memory for one, was left.
 bool out_of_descriptors(int error);
 
-// Descriptors that stand for nothing, so that one can be given up and another be opened in its place.
+// Reserve descriptors without content. The owner closes one of them to open another descriptor in its place.
 class SpareDescriptors {
  public:
   explicit SpareDescriptors(size_t count) : count_(count) { refill(); }
@@ -21,9 +21,9 @@ class SpareDescriptors {
   SpareDescriptors(const SpareDescriptors&) = delete;
   SpareDescriptors& operator=(const SpareDescriptors&) = delete;
 
-  // Opens those that are missing, as far as that is possible.
+  // Opens the missing reserve descriptors, as far as possible.
   void refill();
-  // Closes one. False: none is left.
+  // Closes one reserve descriptor. False: none is left.
   bool give_up_one();
 
  private:

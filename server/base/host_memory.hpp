@@ -1,5 +1,5 @@
-// Memory of the server's own machine that a session makes its worker take: requested before it is taken, released by
-// its holder.
+// Accounts for memory of the server's machine that a session makes its worker allocate. The worker reserves the memory
+// before it allocates it, and the holder of the memory releases it.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace gpuwire::server {
 
-// A worker's memory beyond the counted memory: bounded tables, threads, the driver's own data, pages that an allocator
-// keeps.
+// The allowance for a worker's uncounted memory: bounded tables, threads, the driver's own data, pages that an
+// allocator keeps.
 inline constexpr uint64_t kHostSlackBytes = uint64_t{2} << 30;
 
 // The account of a tenant. Any thread.
@@ -20,11 +20,11 @@ class HostMemory {
   virtual void give_back(uint64_t bytes) = 0;
 };
 
-// Bytes of such an account, given back when it goes. One thread at a time.
+// Reserved bytes of an account. The destructor returns them. One thread at a time.
 class HostCharge {
  public:
   HostCharge() = default;
-  // `account` outlives the charge; null: nobody counts.
+  // `account` outlives the charge; null: nothing is counted.
   explicit HostCharge(HostMemory* account) : account_(account) {}
   HostCharge(HostCharge&& other) noexcept : account_(other.account_), bytes_(std::exchange(other.bytes_, 0)) {}
   HostCharge& operator=(HostCharge&& other) noexcept {

@@ -7,9 +7,9 @@
 
 namespace gpuwire::server {
 
-// A member of the object that callbacks refer to; declared last, so that it goes first. A handler that is queued
-// already when its timer, descriptor or signal is cancelled is called all the same, without an error: a callback of
-// guard() does nothing then. Callbacks are called, and the object is destroyed, on one thread; any thread may guard()
+// A member of the object that callbacks refer to; declared last, so that it is destroyed first. If a handler is already
+// queued when its timer, descriptor or signal is cancelled, asio still calls it, without an error: a callback of
+// guard() then does nothing. Callbacks are called, and the object is destroyed, on one thread; any thread may guard()
 // one as long as the object exists.
 class Lifetime {
  public:
@@ -23,8 +23,8 @@ class Lifetime {
     return Guarded<Callback>(token_, std::move(callback));
   }
 
-  // For a function that calls others, one of which may destroy the object: watch() before, and no member is touched any
-  // more once gone() is true.
+  // For a function whose callees may destroy the object: call watch() before the callees, and access no member once
+  // gone() is true.
   class Watch {
    public:
     bool gone() const { return alive_.expired(); }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint64_t kKib = 1024;
 
-// The sum of lines such as "VmData:   1234 kB", times `unit`. None: the file cannot be read.
+// Returns the sum of lines such as "VmData: 1234 kB", times `unit`. None: the file cannot be read.
 template <class... Names>
 std::optional<uint64_t> sum_of_lines(const std::string& path, uint64_t unit, Names... names) {
   std::ifstream file(path);
@@ -37,7 +37,8 @@ std::optional<uint64_t> sum_of_lines(const std::string& path, uint64_t unit, Nam
 // these bytes.
 constexpr size_t kStatusBytesMax = 4096;
 
-// Behind the name, which begins a line: "RssAnon:   1234 kB". 0: there is none, as for a process without memory.
+// Returns the value behind a name that begins a line: "RssAnon: 1234 kB". 0: the line is missing, as for a process
+// without memory.
 uint64_t number_in(std::string_view lines, std::string_view name) {
   size_t at = lines.find(name);
   if (at == lines.npos) return 0;
@@ -47,7 +48,7 @@ uint64_t number_in(std::string_view lines, std::string_view name) {
   return number;
 }
 
-// "max" and unreadable text are no bound.
+// "max" and unreadable text mean no limit.
 uint64_t bound_in(const std::filesystem::path& file) {
   std::ifstream stream(file);
   uint64_t bytes = 0;

@@ -1,4 +1,4 @@
-// The kernel's figures about memory: the machine's, and a process's.
+// The kernel's figures about the memory of the machine and of a process.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace gpuwire::server {
 // Returns the memory of the machine, or of this process's control group, whichever is less. 0: unknown.
 uint64_t machine_bytes();
 
-// The kernel's figures about a process, read repeatedly over one descriptor: opening the file anew costs more than
-// reading it. The descriptor means this process, also when another one has its number.
+// The kernel's figures about a process, read repeatedly over one descriptor: opening the file again costs more than
+// reading it. The descriptor refers to this process, even if a later process gets its number.
 class ProcessStatus {
  public:
   struct Figures {
@@ -31,16 +31,16 @@ class ProcessStatus {
   OwnedDescriptor file_;
 };
 
-// Figures::own_bytes of one look. None: it is gone.
+// Returns Figures::own_bytes once. None: the process has ended.
 std::optional<uint64_t> own_bytes(pid_t process);
 
-// The private writable mappings of a process, as RLIMIT_DATA counts them. 0: unknown.
+// Returns the size of a process's private writable mappings, as RLIMIT_DATA counts them. 0: unknown.
 uint64_t data_bytes();
 
-// A worker without a session, and the broker, without which there is none.
+// The scores of a worker without a session, and of the broker.
 inline constexpr int kKillOrderOfWorkers = 200, kKillOrderOfBroker = -500;
 
-// For all present threads of the process; threads that they start have the same. Only root may set values below its
+// Applies to all present threads of the process and to the threads that they start. Only root may set a value below the
 // present one.
 void set_niceness(pid_t process, int niceness);
 

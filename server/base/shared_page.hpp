@@ -1,4 +1,4 @@
-// Memory that processes share: one structure in a file of the kernel's, handed on as a descriptor.
+// Memory that processes share: one structure in a memfd, which a process passes on as a descriptor.
 #pragma once
 
 #include <cerrno>
@@ -20,23 +20,23 @@
 
 namespace gpuwire::server {
 
-// The first words of each page, written before it is given away.
+// The first words of each page, written before another process gets the page.
 struct PageHead {
   uint64_t magic = 0;
   uint32_t version = 0;
   uint32_t bytes = 0;
 };
 
-// A page mapped into this process, unmapped when it goes. `Page` begins with a PageHead called head, has the same
-// meaning when all other words are zero, and has kMagic, kVersion and, for errors, kName. Another process's writes are
-// copied, then checked, then used; this class does so only for the head, which is read once.
+// A page mapped into this process. The destructor unmaps it. `Page` begins with a PageHead called head, has the same
+// meaning when all other words are zero, and has kMagic, kVersion and, for errors, kName. A reader copies another
+// process's writes, then checks them, then uses them; this class does so only for the head, which it reads once.
 template <class Page>
 class SharedPage {
  public:
-  // A fresh one, of a size that nobody can change: an end that cut it short would have the other die of SIGBUS. The
-  // error names the call.
+  // Makes a new page with a sealed size: if one end could shorten the file, the other would die of SIGBUS. The error
+  // names the call.
   static tl::expected<SharedPage, std::string> create();
-  // A page that this end has received. The error describes the fault.
+  // Maps a page that this end has received. The error describes the fault.
   static tl::expected<SharedPage, std::string> map(OwnedDescriptor descriptor);
 
   SharedPage() = default;

@@ -21,14 +21,15 @@ void log_error(const char* what) {
 }
 
 [[noreturn]] void end() {
-  // Another thread's error while the first is logged, or an error of the log's own. Relaxed: it orders nothing.
+  // Set by the first error. A later error is that of another thread while the first is logged, or the log's own.
+  // Relaxed: it orders nothing.
   static std::atomic<bool> ending{false};
   if (ending.exchange(true, std::memory_order_relaxed)) {
     write_plainly("an unexpected error ends this process, and it cannot be logged\n");
     ::_exit(kUnexpectedErrorExit);
   }
   const char* what = "no exception";
-  // The exception is alive until the process ends, so its text is.
+  // The exception exists until the process ends, and so does its text.
   if (std::exception_ptr error = std::current_exception()) try {
       std::rethrow_exception(error);
     } catch (const std::exception& known) {

@@ -1,4 +1,4 @@
-// Zeroed memory that the system hands out as it is touched.
+// Zeroed memory, of which the system provides pages as they are touched.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace gpuwire::server {
 
-// Reading unwritten pages takes no memory, so a copy of zeroes costs nothing. Empty when the system has none.
+// Reading unwritten pages takes no memory, so a copy of zeroes costs nothing. Empty if the system has no memory.
 class ZeroedMemory {
  public:
   ZeroedMemory() = default;

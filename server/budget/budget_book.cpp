@@ -64,14 +64,15 @@ void BudgetBook::add(const Account& account, int64_t ns, Month now) {
   auto [at, added] = accounts_.try_emplace(account);
   Months& months = at->second;
   months[now] += ns;
-  // Those that are farthest from now go, and never this one: a clock that leaps a century ahead costs the oldest month.
+  // Removes the months that are farthest from now, but never the present one: a clock that leaps a century ahead
+  // removes the oldest month.
   auto farthest = [&] {
     return months.begin()->first.distance(now) > months.rbegin()->first.distance(now) ? months.begin()
                                                                                       : std::prev(months.end());
   };
   while (months.size() > kBudgetMonthsMax) months.erase(farthest());
   if (!added || accounts_.size() <= kBudgetAccountsMax) return;
-  // The account without a charge for the longest time.
+  // Finds the account without a charge for the longest time.
   auto oldest = std::ranges::min_element(accounts_, {}, [](const auto& one) { return one.second.rbegin()->first; });
   accounts_.erase(oldest);
 }

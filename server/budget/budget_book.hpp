@@ -21,7 +21,7 @@ class Month {
   static tl::expected<Month, std::string> parse(const std::string& text);
 
   std::string text() const;  // "2026-11"
-  // Returns the end of the month, which is the begin of the next.
+  // Returns the end of the month, which is the beginning of the next month.
   std::chrono::system_clock::time_point end() const;
   int distance(Month other) const {
     return number_ > other.number_ ? number_ - other.number_ : other.number_ - number_;
@@ -43,15 +43,16 @@ class BudgetBook {
   // The name of an account: "course", "course/anna".
   using Account = std::string;
 
-  // The session, by a name that no other session ever has, was charged this much since it began, which only grows: the
-  // part that the book has not counted yet is charged to its tenant and, if that is not empty, its user.
+  // Updates the charge of a session, which has a unique name. The charge counts from the session's beginning and only
+  // grows. The part that the book has not counted yet is charged to the session's tenant and, if that is not empty, to
+  // its user.
   void charge(const std::string& session, const Account& tenant, const Account& user, std::chrono::nanoseconds charged,
               Month now);
-  // The session's charge until now belongs to no account: it began when nobody had a budget.
+  // The session's charge until now belongs to no account: the session began when nobody had a budget.
   void begin_at(const std::string& session, std::chrono::nanoseconds charged);
   bool knows(const std::string& session) const { return sessions_.contains(session); }
   void forget(const std::string& session) { changes_ += sessions_.erase(session); }
-  // Forgets all sessions but these: the others have ended unnoticed.
+  // Removes all sessions but these: the others ended without a notification.
   void keep_only(const std::set<std::string>& sessions);
 
   std::chrono::nanoseconds used(const Account& account, Month month) const;

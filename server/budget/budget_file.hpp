@@ -22,13 +22,14 @@ std::filesystem::path default_budget_file();
 // FILE, FILE.before (the generation before it), FILE.lock (held). One thread.
 class BudgetFile {
  public:
-  // Makes the folder, 0700, and takes the lock. The error: it cannot be had, or another server has it.
+  // Makes the folder, 0700, and takes the lock. The error: the lock is not available, or another server holds it.
   static tl::expected<BudgetFile, std::string> open(std::filesystem::path file);
 
-  // The file's content; that of the previous generation, if the file cannot be used; nothing, if neither exists. The
-  // error gives the reason why neither can be used; they are moved aside then.
+  // Returns the file's content; the content of the previous generation, if the file is unusable; nothing, if neither
+  // exists. If neither is usable, the function moves both aside, and the error gives the reason.
   tl::expected<std::optional<BudgetBook>, std::string> read();
-  // Atomically: a process that is killed in the middle leaves the old file. Does not wait for the disk.
+  // Replaces the file atomically: a process that is killed in the middle leaves the old file. Does not wait for the
+  // disk.
   tl::expected<void, std::string> write(const BudgetBook& book);
   const std::filesystem::path& path() const { return file_; }
 

@@ -90,7 +90,7 @@ tl::expected<void, std::string> Budgets::adopt(const SessionRecord& session, con
   return {};
 }
 
-// The configuration was applied before: the book is open, if there is one.
+// The configuration was applied before, so the book is open if somebody has a budget.
 void Budgets::all_adopted() {
   if (!opened_) return;
   if (std::exchange(fresh_, false)) begin_here();
@@ -132,7 +132,7 @@ Budgets::UsedUp Budgets::used_up_now() const {
     if (is_used_up(account, budget)) found[account] = budget.hard;
   };
   for (const auto& [name, tenant] : tenants_) check(name, tenant.budget);
-  // Of users those that are here, running or waiting.
+  // Only of users with running or waiting programs.
   for (const auto& [number, session] : registry_.all()) {
     auto tenant = tenants_.find(session.tenant);
     if (tenant == tenants_.end() || session.user.empty()) continue;
@@ -150,7 +150,7 @@ void Budgets::judge() {
       spdlog::info("{} has used the GPU time of this month: {}", account,
                    hard ? "its programs wait for the next" : "its programs are scavengers until the next");
   used_up_ = std::move(now);
-  // Not now: this may be in the middle of a consequence of the admission.
+  // Posted for later: the caller may be in the middle of a notification of the admission.
   boost::asio::post(timer_.get_executor(), lifetime_.guard([this] { around_.changed(); }));
 }
 
@@ -215,7 +215,7 @@ void Budgets::add(Snapshot& snapshot) {
   const Month now = month();
   for (TenantMetrics& figures : snapshot.tenants) {
     auto tenant = tenants_.find(figures.name);
-    // Where nobody has a budget, nobody's use is counted.
+    // If nobody has a budget, no usage is counted.
     if (tenant == tenants_.end() || !(opened_ || bounds_memory_of_users(tenant->second))) continue;
     figures.budget_ns = count(time_of(tenant->second.budget));
     figures.budget_used_ns = count(book_.used(figures.name, now));

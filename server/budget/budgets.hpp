@@ -21,26 +21,27 @@
 
 namespace gpuwire::server {
 
-// The interval at which sessions are charged while there are any: a budget is exceeded by this much GPU time at most
-// before its sessions fall, and a month's last charge is late by no more.
+// The interval at which sessions are charged. A budget is exceeded by at most this much GPU time before its sessions
+// become scavengers, and a month's last charge is late by at most this time.
 inline constexpr std::chrono::milliseconds kBudgetPollTime{1000};
-// The bound of a tenant's users in figures; those that have used most are shown.
+// The largest number of a tenant's users in the figures, which show the users with the largest usage.
 inline constexpr size_t kUsersShownMax = 1024;
 
-// The broker's thread only. Add it to the parts behind the GPU scheduler: at a session's end it is asked first.
+// The broker's thread only. Add this part after the GPU scheduler: at a session's end the broker calls it first.
 class Budgets final : public SessionAttachments, public MetricsSource, public SessionBudgets {
  public:
   struct Deps {
-    // The GPU scheduler's charge of a session since it began; nothing: it does not know the session.
+    // Returns the GPU scheduler's charge of a session since its beginning; nothing: the scheduler does not know the
+    // session.
     std::function<std::optional<std::chrono::nanoseconds>(scheduler::SessionId)> charged;
-    // The GPU scheduler serves it as a scavenger from now on, or as its tenant's class again.
+    // Makes the GPU scheduler serve the session as a scavenger, or in its tenant's class again.
     std::function<void(scheduler::SessionId, bool)> set_scavenger;
-    // The set of used-up budgets has changed: waiting programs are checked again.
+    // Called when the set of used-up budgets has changed: admission checks waiting programs again.
     std::function<void()> changed;
     std::function<std::chrono::system_clock::time_point()> now = &std::chrono::system_clock::now;
   };
-  // `file`: empty: the default one. It is opened when a tenant or user has a budget. The callbacks of `around` outlive
-  // it.
+  // `file`: empty: the default one. The file is opened when a tenant or user has a budget. The callbacks of `around`
+  // outlive this object.
   Budgets(boost::asio::io_context& io, SessionRegistry& registry, std::filesystem::path file, Deps around);
   ~Budgets();
 
@@ -56,11 +57,11 @@ class Budgets final : public SessionAttachments, public MetricsSource, public Se
   void ended(const SessionRecord& session) override;
   void add(Snapshot& snapshot) override;
 
-  // Charges all sessions, and changes the classes of those concerned.
+  // Charges all sessions, and changes the classes of affected sessions.
   void poll();
 
  private:
-  // By account: those whose budget is used up, and whether that is hard.
+  // The accounts whose budget is used up, and whether the budget is hard.
   using UsedUp = std::map<BudgetBook::Account, bool>;
 
   void open();
@@ -80,8 +81,8 @@ class Budgets final : public SessionAttachments, public MetricsSource, public Se
   boost::asio::steady_timer timer_;
   std::map<std::string, TenantConfiguration> tenants_;
   bool wanted_ = false;  // anybody has a budget
-  bool fresh_ = false;   // nothing was found on the disk, and sessions may still be adopted
-  bool opened_ = false;  // the book counts: from the first budget on, until this object goes
+  bool fresh_ = false;   // the disk had no file, and sessions may still be adopted
+  bool opened_ = false;  // the book counts: from the first budget until this object is destroyed
   BudgetBook book_;
   std::optional<BudgetFile> file_;
   uint64_t saved_ = 0;                               // BudgetBook::changes() of the file's content

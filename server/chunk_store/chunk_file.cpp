@@ -120,7 +120,7 @@ bool ChunkFile::write(const digest::Digest& digest, std::span<const std::byte> c
     if (age(i) < age(place)) place = i;
   }
   const size_t slot = first + place;
-  // An entry goes before its bytes do, and a new entry is written after its bytes.
+  // An entry is removed before its bytes are overwritten, and a new entry is written after its bytes.
   return write_entry(slot, {}) && write_all(file_.get(), chunk.data(), chunk.size(), place_of(slot)) &&
          write_entry(slot, {.digest = digest, .bytes = uint32_t(chunk.size()), .used_ns = now_ns()});
 }

@@ -14,13 +14,13 @@
 
 namespace gpuwire::server {
 
-// The layout: `slots` entries, 16 of them a set, padded to a page; behind them as many chunks. A chunk's digest
-// determines its set, and in a full set the least recently used makes room.
+// The layout: `slots` entries in sets of 16, padded to a page, followed by as many chunks. A chunk's digest determines
+// its set. In a full set a new chunk replaces the least recently used one.
 //
-// All workers of a tenant write to one file, without a lock, and any of them may have been taken over by its client. So
-// no content is trusted: an entry is copied, its numbers are checked, and the reader of a chunk compares its digest
-// with the received bytes, and treats a mismatch as a miss. A write that collides with another, or was cut short, is
-// such a miss.
+// All workers of a tenant write to one file, without a lock, and any of them may be compromised by its client. So no
+// content is trusted: an entry is copied, its numbers are checked, and the reader of a chunk compares its digest with
+// the received bytes, and treats a mismatch as a miss. A write that collides with another, or was cut short, is such a
+// miss.
 class ChunkFile {
  public:
   static constexpr size_t kSlotsPerSet = 16;
@@ -33,19 +33,19 @@ class ChunkFile {
   };
   static_assert(sizeof(Entry) == 64);
 
-  // The number of slots that fit into a file of at most this many bytes, and its length. 0: none do.
+  // The number of slots that fit into a file of at most this many bytes, and the file's length. 0: no slot fits.
   static size_t slots_of(uint64_t bytes_max);
   static uint64_t file_bytes(size_t slots);
 
   // The file's maker has set its size.
   static tl::expected<ChunkFile, std::string> open(OwnedDescriptor file);
 
-  // Whether there is an entry for the digest; does not read the bytes. Any thread.
+  // Returns whether the file has an entry for the digest; does not read the chunk's bytes. Any thread.
   bool holds(const digest::Digest& digest) const;
-  // Reads the chunk of this entry, exactly `out.size()` bytes, and counts as a use of it. False: it is not there. The
+  // Reads the chunk of this digest, exactly `out.size()` bytes, and marks it as used. False: the chunk is missing. The
   // caller compares the digest.
   bool read(const digest::Digest& digest, std::span<std::byte> out) const;
-  // Writes a new chunk in place of the least recently used one of its set. False: there is no room on the medium.
+  // Writes a new chunk in place of the least recently used chunk of its set. False: the disk or memory is full.
   bool write(const digest::Digest& digest, std::span<const std::byte> chunk) const;
   // Removes an entry whose bytes do not match the digest.
   void forget(const digest::Digest& digest) const;

@@ -56,7 +56,7 @@ std::vector<bool> ChunkStore::fetch(std::span<const digest::Digest> digests, std
   return {found.begin(), found.end()};
 }
 
-// Bytes that cannot be kept are sent again another time.
+// If the bytes cannot be stored, a client sends them again next time.
 void ChunkStore::keep(std::span<const std::byte> bytes) noexcept try {
   while (!bytes.empty()) {
     std::span<const std::byte> chunk = bytes.first(std::min(wire::kChunkBytes, bytes.size()));

@@ -1,4 +1,4 @@
-// A session's view of its tenant's chunks: the data of earlier copies to the device, which then need not be sent again.
+// A session's view of its tenant's chunks, the stored data of earlier copies to the device.
 #pragma once
 
 #include <array>
@@ -22,12 +22,12 @@
 
 namespace gpuwire::server {
 
-// Bytes that wait to be digested and written; more are not kept.
+// The largest number of queued bytes; further data are discarded.
 inline constexpr size_t kChunkQueueBytesMax = 64u << 20;
 // The time for which the end of a session waits until queued chunks are written: the process ends soon after its
 // connection (kEndGraceMs).
 inline constexpr std::chrono::milliseconds kChunkQueueEnd{300};
-// Threads that read and check chunks beside the executor.
+// The number of threads that read and verify chunks beside the executor.
 inline constexpr unsigned kChunkHelpersMax = 7;
 // The time for which these threads poll for the next piece of a copy before they sleep: a wake-up takes longer than
 // reading a chunk.
@@ -35,16 +35,16 @@ inline constexpr std::chrono::microseconds kChunkPoll{200};
 
 class ChunkStore {
  public:
-  // Called with the number to be added; on the executor (found) and on the store's own thread (kept).
+  // Called with the increment of a counter, on the executor (found) or on the store's own thread (kept).
   struct Counters {
     std::function<void(uint64_t chunks, uint64_t bytes)> found = [](uint64_t, uint64_t) {};
     std::function<void(uint64_t bytes)> kept = [](uint64_t) {};
   };
 
-  // Fastest first; at least one. `account`: of the queue, and of `uncharged_bytes`, which the session answers for as
-  // soon as it keeps something; outlives the store, null: nobody counts.
+  // `files`: fastest first, at least one. `account` is charged for the queue, and for `uncharged_bytes` as soon as the
+  // session stores data; it outlives the store; null: nothing is counted.
   ChunkStore(std::vector<ChunkFile> files, HostMemory* account, uint64_t uncharged_bytes, Counters counters);
-  // Discards waiting chunks, unless finish() was called.
+  // Discards queued chunks, unless finish() was called.
   ~ChunkStore();
   ChunkStore(const ChunkStore&) = delete;
   ChunkStore& operator=(const ChunkStore&) = delete;
@@ -55,12 +55,12 @@ class ChunkStore {
   // --- the executor -------------------------------------------------------------------------------------------------
   // Whether there is an entry for the digest; does not read the chunk.
   bool holds(const digest::Digest& digest) const;
-  // Fills `out`, cut every kChunkBytes, with the chunks of these digests (as many as that is). A chunk that it reports
-  // as found has been compared with its digest here, in `out`.
+  // Fills `out`, in pieces of kChunkBytes, with the chunks of these digests. The function compares each chunk in `out`
+  // with its digest before it reports the chunk as found.
   std::vector<bool> fetch(std::span<const digest::Digest> digests, std::span<std::byte> out);
-  // Copies the bytes, and keeps them in chunks of kChunkBytes by and by.
+  // Copies the bytes into the queue. The writer stores them in chunks of kChunkBytes.
   void keep(std::span<const std::byte> bytes) noexcept;
-  // Waits until all of that has been written, for kChunkQueueEnd at most; nothing is kept any more.
+  // Waits until the queue has been written, at most for kChunkQueueEnd. After that the store accepts no data.
   void finish();
 
  private:

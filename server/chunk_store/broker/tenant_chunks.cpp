@@ -19,7 +19,7 @@
 namespace gpuwire::server {
 namespace {
 
-// The prefix of a keeper entry with the memory file of a tenant, whose name follows.
+// The prefix of the keeper entry for a tenant's memory file. The tenant's name follows.
 const std::string kKeptPrefix = "chunks/";
 
 uint64_t held_bytes(const OwnedDescriptor& file) {
@@ -39,7 +39,7 @@ uint64_t memory_bound(const TenantConfiguration& settings, uint64_t host_bytes) 
   return host ? std::min(host / kChunkMemoryPart, kChunkMemoryUsual) : kChunkMemoryUsual;
 }
 
-// Exactly the size of a file that fits this many bytes; 0: none.
+// Returns the exact size of a file that fits this many bytes; 0: no file fits.
 uint64_t whole(uint64_t bytes_max) {
   size_t slots = ChunkFile::slots_of(bytes_max);
   return slots ? ChunkFile::file_bytes(slots) : 0;
@@ -71,7 +71,7 @@ void TenantChunks::tenants_changed(const TenantDirectory& tenants) {
 
 void TenantChunks::drop_memory(Store& store) {
   if (store.memory && settings_.keeping) settings_.keeping->remove(kKeptPrefix + store.name);
-  // Whether sessions of an earlier broker answer for it nobody knows.
+  // It is unknown whether sessions of an earlier broker are charged for it.
   if (store.charged || (adopting_ && held_bytes(store.memory) > 0))
     store.replaced.push_back({store.memory_bytes, std::move(store.users)});
   store.users.clear();
@@ -87,7 +87,7 @@ void TenantChunks::drop_disk(Store& store) {
 
 void TenantChunks::make_memory(Store& store) {
   OwnedDescriptor file(::memfd_create("gpuwire chunks", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  // A worker that has been taken over by its client can write, and not make it larger.
+  // A compromised worker can write to the file, but cannot enlarge it.
   bool made = file && ::ftruncate(file.get(), off_t(store.memory_bytes)) == 0 &&
               ::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0;
   if (!made) return spdlog::warn("tenant {}: no chunk store in memory: {}", store.name, std::strerror(errno));
@@ -102,8 +102,8 @@ std::filesystem::path TenantChunks::path_of(const Store& store) const {
   return settings_.directory / ("t-" + hex(sha256(std::as_bytes(std::span(store.name.data(), store.name.size())))));
 }
 
-// A file of another size is another store's, or a worker has made it longer: a new one takes its place, and a session
-// that has it open keeps it until its end.
+// A file of another size belongs to a differently configured store, or a worker has lengthened it. A new file takes its
+// place; sessions that have the old file open keep it until their end.
 void TenantChunks::make_disk(Store& store) {
   std::error_code ignored;
   std::filesystem::create_directories(settings_.directory.parent_path(), ignored);
@@ -124,7 +124,7 @@ tl::expected<void, std::string> TenantChunks::attach(const SessionRecord& sessio
                                                      ipc::SessionDescriptors& descriptors) {
   auto found = stores_.find(session.tenant_id);
   if (found == stores_.end()) return {};
-  // A store that cannot be had costs time, not correctness.
+  // Without a store, copies take longer but are correct.
   Store& store = found->second;
   if (store.memory_bytes && !store.memory) make_memory(store);
   if (store.disk && !has_size(store.disk, store.disk_bytes)) store.disk.reset();
@@ -174,7 +174,7 @@ void TenantChunks::restore(std::vector<KeptEntry>& entries, const TenantDirector
       if (::fstat(store.memory.get(), &facts) == 0) store.memory_bytes = uint64_t(facts.st_size);
     }
   }
-  // A tenant that is not here any more: the keeper would hold its memory for as long as anybody's session runs.
+  // The tenant was removed: the keeper would otherwise hold its memory as long as any session runs.
   for (const KeptEntry& entry : entries) {
     if (!entry.name.starts_with(kKeptPrefix)) continue;
     const Tenant* tenant = tenants.find(std::string_view(entry.name).substr(kKeptPrefix.size()));
@@ -182,7 +182,7 @@ void TenantChunks::restore(std::vector<KeptEntry>& entries, const TenantDirector
   }
 }
 
-// The session has its tenant's store; whether new sessions have it, too, is decided.
+// The session has its tenant's store. Now decide whether new sessions get the same store.
 tl::expected<void, std::string> TenantChunks::adopt(const SessionRecord& session, const KeptSession&, KeptEntry&) {
   if (auto found = stores_.find(session.tenant_id); found != stores_.end()) {
     Store& store = found->second;

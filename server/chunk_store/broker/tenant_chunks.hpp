@@ -1,4 +1,4 @@
-// The broker's half of the chunk stores: makes a tenant's files and hands them to its sessions' workers.
+// The broker's part of the chunk stores: creates a tenant's files and passes them to the workers of its sessions.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace gpuwire::server {
 
-// The size of a tenant's store in memory without a configured value: a part of its host memory, and no more than this.
+// The default size of a tenant's store in memory: a part of its host memory, at most this size.
 inline constexpr uint64_t kChunkMemoryPart = 16;
 inline constexpr uint64_t kChunkMemoryUsual = uint64_t{4} << 30;
 
@@ -25,9 +25,9 @@ class TenantChunks final : public SessionAttachments, public MetricsSource {
  public:
   struct Settings {
     std::filesystem::path directory;  // of the disk's files
-    EntryStore* keeping = nullptr;    // outlives it; null: nothing outlives the broker
+    EntryStore* keeping = nullptr;    // outlives this object; null: nothing outlives the broker
     uint64_t host_bytes = 0;          // host memory of a tenant whose configuration says nothing; 0: no bound
-    // From now on the tenant's store may hold this much of its host memory. Not called before it holds anything.
+    // Charges this much of the tenant's host memory for its store. Called when the store first has data.
     std::function<void(scheduler::TenantId, uint64_t)> charge = [](scheduler::TenantId, uint64_t) {};
   };
   explicit TenantChunks(Settings settings) : settings_(std::move(settings)) {}
@@ -44,7 +44,7 @@ class TenantChunks final : public SessionAttachments, public MetricsSource {
 
  private:
   using Sessions = std::set<scheduler::SessionId>;
-  // Memory that no new session gets, and that exists as long as a session with it runs.
+  // Memory that no new session gets. It exists while a session that has it runs.
   struct Replaced {
     uint64_t bytes = 0;
     Sessions users;
