@@ -62,7 +62,7 @@ std::string own_host_name() {
   return ::gethostname(name, sizeof name - 1) == 0 && *name ? name : "localhost";
 }
 
-// The given names, or this machine's name; and always the names by which a machine knows itself.
+// Returns the given names, or this machine's name, and in any case the loopback names.
 std::vector<std::string> with_own_names(std::vector<std::string> hosts) {
   if (hosts.empty()) hosts.push_back(own_host_name());
   for (const char* own : {"localhost", "127.0.0.1", "::1"})
@@ -79,7 +79,7 @@ int init(const AdminOptions& options) {
   return 0;
 }
 
-// The lines that the tenant still lacks in the server's configuration, as far as the command can tell.
+// Prints the lines that the server's configuration lacks for the tenant, as far as the command can tell.
 std::string configuration_lines(const AdminOptions& options) {
   fs::path file = options.configuration;
   if (file.empty() && fs::exists(kUsualConfiguration)) file = kUsualConfiguration;
@@ -104,7 +104,8 @@ int add_tenant(const AdminOptions& options) {
     return 0;
   }
   print(admin_text::added(*made, out));
-  // The owner of a token needs the authority beside it. It is no secret, but an existing file may be another lab's.
+  // The owner of a token also needs the authority's certificate. It is not secret, but an existing file may be another
+  // lab's.
   fs::path authority = options.authority_out.empty() ? out.parent_path() / "ca.pem" : fs::path(options.authority_out);
   if (options.token && !fs::exists(authority))
     if (auto written = create_private_file(authority, made->authority); !written) return fail(written.error());
@@ -123,7 +124,7 @@ int job_token(const AdminOptions& options) {
   return 0;
 }
 
-// A running server sees the revocation by itself; this message tells it who made it.
+// A running server detects the revocation by itself; this message names the caller for the audit log.
 int revoke(const AdminOptions& options) {
   const std::string& job = options.job.job;
   if (options.revoke.empty() == job.empty()) {
@@ -144,7 +145,7 @@ int revoke(const AdminOptions& options) {
 
 int renew(const AdminOptions& options) {
   auto before = server_facts(options.directory);
-  // First, so that the server's new certificate may count for as long as the authority does now.
+  // The authority comes first, so that the server's new certificate may be valid until the authority's new end.
   if (options.authority)
     if (auto renewed = renew_authority_of(options.directory, options.authority_days, now()); !renewed)
       return fail(renewed.error());

@@ -73,7 +73,7 @@ tl::expected<void, std::string> RunningServer::note_revocation(const std::filesy
       {"command", "revoked"}, {"directory", canonical.string()}, {"tenant", tenant}, {"identity", identity}};
   const char* variable = std::getenv(kControlVariable);
   if (!control.empty() || (variable && *variable)) return ask(control, request).map([](const Json&) {});
-  // Some of those that run here use the folder; the others answer that they use another.
+  // Some servers on this machine use the folder; the others answer that they use another folder.
   for (const std::filesystem::path& socket : running_control_sockets())
     static_cast<void>(ask(socket.string(), request));
   return {};

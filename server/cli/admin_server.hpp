@@ -9,22 +9,22 @@
 
 namespace gpuwire::server {
 
-// The server by its control socket; empty: the only one that runs here. Errors are one phrase; those of a reload one
-// line for each mistake.
+// `control`: the server's control socket; empty: the only server on this machine. An error is one phrase; the error of
+// a reload has one line for each mistake.
 struct RunningServer {
   std::string control;
 
-  // The sessions that there are, as a table or as JSON.
+  // Returns the present sessions, as a table or as JSON.
   tl::expected<std::string, std::string> sessions(bool json) const;
-  // The result, in words. `reason` is shown on the clients; empty: the server's own words.
+  // Returns the result, in words. The clients show `reason`; empty: the server's own words.
   tl::expected<std::string, std::string> end_session(uint64_t session, const std::string& reason) const;
   tl::expected<std::string, std::string> end_tenant(const std::string& tenant, const std::string& reason) const;
-  // `yes`: also when sessions would be lost.
+  // `yes`: reload even if sessions would be lost.
   tl::expected<std::string, std::string> reload(bool yes) const;
-  // A code that signs an administrator in to the web page, in words.
+  // Returns a code for an administrator's sign-in to the web page, in words.
   tl::expected<std::string, std::string> web_code() const;
-  // For its audit log: the revocation and its author. `directory`: of the identity; a server that uses another one
-  // refuses. Without `control` all servers that run here are notified.
+  // Reports the revocation and its author for the server's audit log. `directory`: of the identity; a server that uses
+  // another one refuses. Without `control` the function notifies all servers on this machine.
   tl::expected<void, std::string> note_revocation(const std::filesystem::path& directory, const std::string& tenant,
                                                   const std::string& identity) const;
 };

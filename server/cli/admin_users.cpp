@@ -45,7 +45,8 @@ tl::expected<std::string, std::string> text_of_list(const fs::path& list) {
   return text;
 }
 
-// The present content of the server's file; nothing: it does not exist, or the server will report the mistake in it.
+// Returns the present content of the server's file; nothing: the file does not exist, or has a mistake that the server
+// will report.
 std::optional<Configuration> configuration_of(const NewUsers& wanted) {
   fs::path file = wanted.configuration.empty() ? fs::path(kConfigurationFile) : wanted.configuration;
   if (!fs::exists(file)) return std::nullopt;
@@ -53,7 +54,7 @@ std::optional<Configuration> configuration_of(const NewUsers& wanted) {
   return configuration ? std::optional(std::move(*configuration)) : std::nullopt;
 }
 
-// The first name of the server's certificate, and the port of the first address that is not a Unix socket.
+// Returns the first name of the server's certificate, and the port of the first address that is not a Unix socket.
 std::string server_address(const NewUsers& wanted, const ServerFacts& facts,
                            const std::optional<Configuration>& configuration) {
   if (!wanted.server.empty()) return wanted.server;
@@ -72,7 +73,7 @@ std::string toml_key(const std::string& name) {
   return name.find('.') == name.npos ? name : fmt::format("\"{}\"", name);
 }
 
-// Checked like the server's file, by reading the resulting text.
+// The function checks the limits by reading the resulting text as the server's file.
 tl::expected<UserConfiguration, std::string> bounds_of(const NewUsers& wanted) {
   UserConfiguration bounds;
   bounds.sessions_max = wanted.sessions_max;
@@ -83,7 +84,7 @@ tl::expected<UserConfiguration, std::string> bounds_of(const NewUsers& wanted) {
   return bounds;
 }
 
-// The lines that the server's configuration lacks; empty: none.
+// Returns the lines that the server's configuration lacks; empty: none.
 std::string server_lines(const NewUsers& wanted, const UserConfiguration& bounds,
                          const std::optional<Configuration>& configuration, const std::string& example) {
   const TenantConfiguration* tenant = nullptr;
@@ -106,7 +107,7 @@ std::string server_lines(const NewUsers& wanted, const UserConfiguration& bounds
                     key, toml_key(example));
 }
 
-// The folder of one user: the content of ~/.config/gpuwire on the user's machine.
+// Makes the folder of one user: the content of ~/.config/gpuwire on the user's machine.
 tl::expected<NewCredential, std::string> make_bundle(const fs::path& directory, const NewUsers& wanted,
                                                      const std::string& user, const std::string& server, WallTime now) {
   const fs::path folder = wanted.out / user;
@@ -118,18 +119,18 @@ tl::expected<NewCredential, std::string> make_bundle(const fs::path& directory, 
   if (fs::exists(file))
     return Failure(fmt::format("{} is there, and the register has nothing of {} that counts: move it away",
                                file.string(), label_of(wanted.tenant, user)));
-  // Before the credential: a run that is interrupted has made a user whole, or will make it again.
+  // Written before the credential: an interrupted run has either completed a user, or makes the user again.
   if (auto written = replace_private_file(folder / "config.toml", fmt::format("server = \"{}\"\n", server)); !written)
     return Failure(written.error());
   auto made = (wanted.token ? add_token : add_certificate)(directory, wanted.tenant, wanted.days, file, now, user);
   if (!made || !wanted.token) return made;
-  // The owner of a token needs the authority beside it.
+  // The owner of a token also needs the authority's certificate.
   if (auto written = replace_private_file(folder / "ca.pem", made->authority); !written)
     return Failure(written.error());
   return made;
 }
 
-// By name: the credentials of the tenant that count now.
+// Returns the tenant's valid credentials, by user.
 std::map<std::string, Credential> users_of(const Register& credentials, const std::string& tenant, WallTime now) {
   std::map<std::string, Credential> users;
   for (const Credential& one : credentials.credentials())

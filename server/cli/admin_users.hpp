@@ -27,11 +27,12 @@ struct NewUsers {
   std::filesystem::path configuration;  // the server's; empty: the usual one, if it is there
 };
 
-// The names of a list, in its order. The error has a line for each that cannot be, and for each that stands twice.
+// Returns the names of a list, in its order. The error has a line for each invalid and each repeated name.
 tl::expected<std::vector<std::string>, std::string> read_user_list(const std::string& text);
 
-// Makes the missing credentials, and reports for each user on standard output: users with a valid credential of the
-// tenant keep it. The exit status; on failure standard error has the reason, and the credentials made so far are valid.
+// Makes the missing credentials, and reports each user on standard output. Users with a valid credential of the tenant
+// keep it. Returns the exit status; on failure standard error has the reason, and the credentials made so far are
+// valid.
 int add_users(const std::filesystem::path& directory, const NewUsers& wanted, WallTime now);
 
 }  // namespace gpuwire::server

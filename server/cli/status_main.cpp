@@ -25,7 +25,7 @@ constexpr const char* kFooter =
     "\n"
     "Exit status: 0; 1 with a line on stderr when no server answers or it refuses; 2 wrong usage.";
 
-// 0: standard output is no terminal, or does not say how wide it is.
+// 0: standard output is no terminal, or its width is unknown.
 size_t terminal_columns() {
   winsize size{};
   return ::isatty(STDOUT_FILENO) && ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;

@@ -81,7 +81,7 @@ tl::expected<Snapshot, std::string> snapshot_in(const tl::expected<Json, std::st
   return snapshot_from_json(*found);
 }
 
-// The display on standard output: false when the output has gone.
+// Draws the display on standard output. False: the output was closed.
 bool print(const Interval& interval, const TopOptions& options, SortKey sort) {
   if (options.json) {
     std::puts(dump(top_json(interval, sort)).c_str());
@@ -102,7 +102,7 @@ int top_plain(ControlClient& client, Snapshot before, const TopOptions& options,
   }
 }
 
-// By a connection of its own: on the other one the server sends snapshots.
+// Uses a separate connection, because the server sends snapshots on the other one.
 std::string end_session(const std::filesystem::path& control, const std::string& number) {
   auto client = ControlClient::connect(control);
   auto answer = client ? client->ask({{"command", "end"}, {"session", std::stoull(number)}})
@@ -110,7 +110,7 @@ std::string end_session(const std::filesystem::path& control, const std::string&
   return answer ? "session " + number + " was told to end" : answer.error();
 }
 
-// Not empty: why it ended by itself.
+// Not empty: the reason why the loop ended by itself.
 std::string top_live(Terminal terminal, ControlClient& client, const std::filesystem::path& control, Snapshot first,
                      std::string_view sort) {
   Snapshot before = first, after = std::move(first);

@@ -37,7 +37,7 @@ std::vector<std::string> audit_log_of(const std::string& file) {
   auto configuration = gpuwire::server::read_configuration(file);
   if (configuration && !configuration->audit_log.empty()) return {configuration->audit_log.string()};
   std::string why = configuration ? file + " does not name an audit_log" : configuration.error()[0];
-  // A caller without a server here may have meant another one.
+  // If no server runs here, the caller may have meant a remote one.
   if (file == kUsualConfiguration)
     why +=
         "; name another server's configuration (--config FILE), an audit log, or a server elsewhere (--server SERVER)";

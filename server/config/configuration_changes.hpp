@@ -1,4 +1,4 @@
-// The changes of another configuration, in words, for the person who has just written it.
+// Describes the differences of two configurations in words, for the author of the new one.
 #pragma once
 
 #include <string>
@@ -8,9 +8,10 @@
 
 namespace gpuwire::server {
 
-// Tenants that the second one has no more.
+// Returns the tenants that the second configuration lacks.
 std::vector<std::string> tenants_gone(const Configuration& before, const Configuration& after);
-// "tenant dora is new; tenant carl is gone; anna has another class, memory"; empty: tenants are the same.
+// Returns for example "tenant dora is new; tenant carl is gone; anna has another class, memory"; empty: the tenants are
+// the same.
 std::string changes_of_tenants(const Configuration& before, const Configuration& after);
 
 }  // namespace gpuwire::server

@@ -164,7 +164,7 @@ struct AddressForm {
   bool loopback = true;  // or a Unix socket
 };
 
-// Its form alone; names are looked up when the server starts.
+// Checks only the form; the server looks the names up when it starts.
 AddressForm look_at(const std::string& text, bool sockets) {
   if (text.starts_with("unix:")) {
     if (!sockets) return {"must be HOST:PORT"};
@@ -191,7 +191,7 @@ AddressForm look_at(const std::string& text, bool sockets) {
   return {"", loopback4 || host == "localhost" || (brackets && IN6_IS_ADDR_LOOPBACK(&address6))};
 }
 
-// The mistakes of an address for programs. `anywhere`: the network may reach it.
+// Returns the mistakes of an address for programs. `anywhere`: the network may reach the address.
 std::vector<std::string> listen_mistakes(const std::string& address, bool anywhere) {
   AddressForm seen = look_at(address, true);
   if (!seen.wrong.empty()) return {fmt::format("{}, got \"{}\"", seen.wrong, address)};
@@ -222,7 +222,7 @@ void read_listen(Section& server, Configuration& out, const ConfigurationOverrid
   keep_addresses(out.listen);
 }
 
-// The addresses of HTTP services. Invalid ones are left out.
+// Returns the addresses of HTTP services, without invalid ones.
 void read_http_listen(Section& server, std::string_view key, bool anywhere, std::string& listen) {
   server.text(key, listen);
   if (listen.empty()) return;
@@ -305,7 +305,7 @@ void read_cupti(Section& server, Configuration& out) {
   out.cupti = "auto";
 }
 
-// "FIRST-LAST". None: it is no such range.
+// Parses "FIRST-LAST". None: the text is no such range.
 std::optional<UserRange> parse_user_range(std::string_view text) {
   uint64_t bounds[2] = {};
   const char *at = text.data(), *end = at + text.size();
@@ -391,7 +391,7 @@ tl::expected<Configuration, ConfigurationErrors> right_or_wrong(ReadConfiguratio
   return std::move(read.configuration);
 }
 
-// Or why it cannot be read.
+// Returns the text, or the reason why it cannot be read.
 tl::expected<std::string, std::string> contents_of(const std::filesystem::path& file) {
   const std::unique_ptr<FILE, int (*)(FILE*)> in(std::fopen(file.c_str(), "re"), std::fclose);
   std::string text;
@@ -412,7 +412,7 @@ ReadConfiguration check_configuration_file(const std::filesystem::path& file, co
     return out;
   }
   Mistakes mistakes(file);
-  // The parser takes it for granted that text which it has found to be wrong ends there.
+  // The parser assumes that invalid text ends at the position of the error.
   if (const size_t line = wire::line_without_utf8(*text)) {
     toml::source_region where;
     where.begin.line = toml::source_index(line);

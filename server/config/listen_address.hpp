@@ -19,12 +19,13 @@ struct ListenAddress {
 std::string text_of(const ListenAddress& address);
 std::string text_of(const boost::asio::ip::tcp::endpoint& endpoint);
 
-// "127.0.0.1:9750", "[::1]:0", "localhost:9750" (resolved; its first address counts). The error describes the mistake.
+// Parses "127.0.0.1:9750", "[::1]:0", "localhost:9750" (resolved to its first address). The error describes the
+// mistake.
 tl::expected<boost::asio::ip::tcp::endpoint, std::string> parse_listen_address(std::string_view text);
 
 // The same, or "unix:PATH".
 tl::expected<ListenAddress, std::string> parse_listen(std::string_view text);
-// Whether callers of other machines can get there.
+// Returns whether callers on other machines can reach the address.
 bool is_reachable_from_elsewhere(const ListenAddress& address);
 
 }  // namespace gpuwire::server

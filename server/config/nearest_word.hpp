@@ -6,7 +6,7 @@
 
 namespace gpuwire::server {
 
-// Which of `known` the writer of `word` may have meant; "": none is near.
+// Returns the element of `known` that is nearest to `word`; "": none is near.
 std::string_view nearest_word(std::string_view word, const std::vector<std::string_view>& known);
 
 }  // namespace gpuwire::server

@@ -34,7 +34,7 @@ toml::source_region Section::where(std::string_view key) const {
   return value ? value->source() : table_->source();
 }
 
-// The value, on one line, if it is short.
+// Returns the value on one line, if it is short.
 std::string Section::got(const toml::node& value) {
   constexpr size_t kBytesMax = 40;
   if (value.is_table() || value.is_array()) return {};

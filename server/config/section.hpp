@@ -34,8 +34,8 @@ class Mistakes {
   std::vector<std::pair<uint32_t, std::string>> lines_;
 };
 
-// Each read names a key that is known; finish() reports the others. A value of a wrong kind is reported and `out` stays
-// as it was.
+// Each read declares its key as known; finish() reports all other keys. A value of a wrong type is reported, and `out`
+// stays unchanged.
 class Section {
  public:
   // `name`: as the user writes it, "[server]". A null table reads nothing.
@@ -48,16 +48,16 @@ class Section {
   void number(std::string_view key, double& out, double above, double most, bool above_itself = false);
   void bytes(std::string_view key, uint64_t& out);
   void duration_ms(std::string_view key, uint64_t& out);
-  // One string, or an array of them, none twice.
+  // Reads one string, or an array of different strings.
   void texts(std::string_view key, std::vector<std::string>& out);
   void numbers(std::string_view key, std::vector<unsigned>& out, unsigned most);
-  // One of these words; its index.
+  // Reads one of these words; returns its index.
   std::optional<size_t> word(std::string_view key, const std::vector<std::string_view>& words);
   const toml::table* table(std::string_view key);
-  // Null: it is not there. The key counts as known.
+  // Null: the key is missing. The key counts as known.
   const toml::node* node(std::string_view key);
 
-  // Where the key, or without it the section, stands.
+  // Returns the position of the key, or, without the key, of the section.
   toml::source_region where(std::string_view key) const;
   // "sessions_max of [server]".
   std::string label(std::string_view key) const { return std::string(key) + " of " + name_; }
@@ -67,7 +67,7 @@ class Section {
                   label(key) + " " + std::string(what) +
                       (what.starts_with("must ") && what.find(", got ") == std::string_view::npos ? got(key) : ""));
   }
-  // ", got 3"; nothing where the value is long.
+  // Returns for example ", got 3"; nothing for a long value.
   static std::string got(const toml::node& value);
   const std::string& name() const { return name_; }
   void finish();

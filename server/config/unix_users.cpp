@@ -11,7 +11,7 @@
 namespace gpuwire::server {
 namespace {
 
-// A name of the machine's, or a number.
+// Parses a user's name on this machine, or a number.
 std::optional<uid_t> user_of(const std::string& text) {
   uid_t number = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

@@ -1,4 +1,4 @@
-// Which users of this machine are which tenants: `unix_users` of the configuration.
+// Maps users of this machine to tenants: `unix_users` of the configuration.
 #pragma once
 
 #include <sys/types.h>
@@ -14,10 +14,10 @@ namespace gpuwire::server {
 struct UnixUsers {
   std::map<uid_t, std::string> tenants;
   std::map<uid_t, std::string> names;  // as the configuration has them: the users of the tenant
-  std::vector<std::string> mistakes;   // a line each: users that this machine does not have, or that are two tenants
+  std::vector<std::string> mistakes;   // a line for each unknown user and each user of two tenants
 };
 
-// Asks the machine's user database, which may take as long as that does.
+// Queries the machine's user database, which may block.
 UnixUsers unix_users(const Configuration& configuration);
 
 }  // namespace gpuwire::server

@@ -14,10 +14,10 @@ struct UserRange {
   bool operator==(const UserRange&) const = default;
 };
 
-// Users below are the machine's own and its people's (login.defs(5), SUB_UID_MIN). The greatest number means "none".
+// Smaller numbers belong to the system and to people (login.defs(5), SUB_UID_MIN). The greatest number means "none".
 inline constexpr uint64_t kWorkerUserMin = 65536, kWorkerUserMax = std::numeric_limits<uid_t>::max() - 1;
 
-// None: these are no users that workers may have.
+// None: workers may not have these users.
 inline std::optional<UserRange> user_range(uint64_t first, uint64_t last) {
   if (first < kWorkerUserMin || last < first || last > kWorkerUserMax) return std::nullopt;
   return UserRange{uid_t(first), uid_t(last)};

@@ -36,7 +36,7 @@ void limit_waits(int connection) {
   static_cast<void>(::setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit));
 }
 
-// Up to this many bytes, until they are `enough` or nothing more comes.
+// Reads up to this many bytes, until they are `enough` or no more arrive.
 std::string answer_of(int connection, const void* question, size_t bytes, size_t answer_bytes_max,
                       bool (*enough)(const std::string& answer)) {
   std::string answer;
@@ -56,12 +56,12 @@ wire::ServerAnswer sender_of(const std::string& answer) {
   return wire::check_server(std::as_bytes(std::span(answer)), preface, said);
 }
 
-// By a preface of no version: the broker refuses it, and no worker is asked for.
+// Sends a preface without a version: the broker refuses it, and starts no worker for it.
 bool is_server(int connection) {
   wire::Preface question = wire::own_preface();
   question.protocol_major = question.protocol_minor = 0;
   const wire::PrefaceBytes bytes = wire::encode(question);
-  // Other servers may say less than a preface and wait.
+  // Other servers may send less than a preface and then wait.
   const auto enough = [](const std::string& answer) { return sender_of(answer) != wire::ServerAnswer::incomplete; };
   const wire::ServerAnswer who =
       sender_of(answer_of(connection, bytes.data(), bytes.size(), sizeof(wire::Preface), enough));
@@ -98,7 +98,7 @@ bool answers(const sockaddr* address, socklen_t bytes, Recognise recognise) {
   return transport::connect_through_signals(connection.get(), address, bytes) == 0 && recognise(connection.get());
 }
 
-// Those of this machine that an address of all of them means.
+// Returns this machine's addresses for a wildcard address.
 std::vector<asio::ip::address> own_addresses(bool v6) {
   std::vector<asio::ip::address> found;
   ifaddrs* list = nullptr;
@@ -162,7 +162,7 @@ std::string wrong_with_address(const std::string& text) {
   std::memcpy(name.sun_path, address->unix_path.c_str(), address->unix_path.size() + 1);
   auto reached = [](int) { return true; };
   const auto* generic = reinterpret_cast<const sockaddr*>(&name);
-  // A socket without a listener is the remainder of an ended server.
+  // A socket without a listener was left by an ended server.
   if (!answers(generic, sizeof name, reached) || answers(generic, sizeof name, is_server)) return {};
   return fmt::format("cannot listen on {}: the address is in use, and not by a gpuwire server", text);
 }

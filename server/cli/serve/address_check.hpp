@@ -1,18 +1,18 @@
-// Whether a server can listen where its configuration says, found without serving there.
+// Checks whether a server could listen at its configured addresses, without serving there.
 #pragma once
 
 #include <string>
 
 namespace gpuwire::server {
 
-// Empty: the address is free, or a running gpuwire server has it and will give it up at a restart. Otherwise the fault,
-// in a line. Waits for the present owner's answer for kWhoHasItMs at most. `text`: as in `listen`.
+// Returns the fault, in a line. Empty: the address is free, or belongs to a running gpuwire server, which will release
+// it at a restart. Waits at most kWhoHasItMs for the present owner's answer. `text`: as in `listen`.
 std::string wrong_with_address(const std::string& text);
-// The same for figures, over HTTP: `metrics_listen`.
+// Does the same for the metrics' address: `metrics_listen`.
 std::string wrong_with_metrics_address(const std::string& text);
-// The same for the web page: `web_listen`.
+// Does the same for the web page's address: `web_listen`.
 std::string wrong_with_web_address(const std::string& text);
-// A Unix socket that is to be made. A present listener is not checked.
+// Checks the path of a future Unix socket, but not a present listener.
 std::string wrong_with_socket(const std::string& path);
 
 inline constexpr unsigned kWhoHasItMs = 10'000;

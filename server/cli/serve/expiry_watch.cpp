@@ -18,7 +18,7 @@ void ExpiryWatch::start() {
   }));
 }
 
-// Files in the folder are replaced, never written to: each change is one of the folder.
+// Files in the folder are replaced and never written to, so each change of a file changes the folder.
 std::filesystem::file_time_type ExpiryWatch::changed() const {
   std::error_code error;
   const std::filesystem::path directory = sources_.directory();

@@ -1,4 +1,4 @@
-// Tells before certificates and tokens end: in the log, and in the figures.
+// Announces the expiry of certificates and tokens in the log and in the figures.
 #pragma once
 
 #include <filesystem>
@@ -16,11 +16,11 @@
 
 namespace gpuwire::server {
 
-// Between two looks at the identity's folder; and between two lines of the log about the same end.
+// The intervals between two checks of the identity's folder, and between two log lines about the same expiry.
 inline constexpr std::chrono::hours kExpiryPoll{1}, kExpiryLogged{24};
 inline constexpr size_t kExpiryLinesMax = 32;  // of the log, after one look
 
-// Leaves kCertificatesShownMax at most; returns how many are left out.
+// Keeps at most kCertificatesShownMax entries; returns the number of removed ones.
 size_t keep_those_that_end_first(std::vector<CertificateMetrics>& figures);
 
 // On the broker's thread.
@@ -31,12 +31,12 @@ class ExpiryWatch {
     std::function<bool(const std::string& tenant)> serves;  // whether the server knows this tenant now
     std::function<WallTime()> now = std::chrono::system_clock::now;
   };
-  // Looks for the first time when start() is called, and then every kExpiryPoll.
+  // Checks when start() is called, and then every kExpiryPoll.
   ExpiryWatch(boost::asio::io_context& io, Sources sources);
   void start();
 
-  // The expiries, as of now if a file of the folder has changed since the last check, otherwise as of that check.
-  // Of more than kCertificatesShownMax those that end last are left out.
+  // Returns the expiries, as of now if a file of the folder has changed since the last check, otherwise as of that
+  // check. Of more than kCertificatesShownMax, the function leaves out those that expire last.
   const std::vector<CertificateMetrics>& figures();
   size_t left_out() const { return left_out_; }
 
@@ -48,8 +48,8 @@ class ExpiryWatch {
   const Sources sources_;
   std::vector<CertificateMetrics> figures_;
   size_t left_out_ = 0;
-  std::filesystem::file_time_type polled_at_{};  // the folder's time of change at the last look
-  std::string failure_;                          // of the last look; logged when it is another one
+  std::filesystem::file_time_type polled_at_{};  // the folder's time of change at the last check
+  std::string failure_;                          // of the last check; a different error is logged
   std::map<std::string, WallTime> logged_;       // by credential: the time of its last log line
   boost::asio::steady_timer timer_;
   Lifetime lifetime_;

@@ -22,7 +22,7 @@ std::string wrong_with_making(const fs::path& folder) {
     return {};
   }
   const int error = errno;
-  // /proc says ENOENT of a folder that is there.
+  // /proc returns ENOENT for an existing folder.
   const bool takes_none = error == ENOENT && ::access(folder.c_str(), F_OK) == 0;
   return fmt::format("{} cannot be written: {}", folder.string(),
                      takes_none ? "its file system takes no files" : std::strerror(error));

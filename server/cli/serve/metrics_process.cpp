@@ -23,7 +23,8 @@ extern char** environ;
 namespace gpuwire::server {
 namespace {
 
-// Nothing in, text to the server's log, no other descriptor of the server's; the usual signals. An errno, or 0.
+// Starts the process without standard input, with its output in the server's log, without other descriptors of the
+// server, and with the default signals. Returns an errno, or 0.
 int spawn(const std::string& program, const std::vector<std::string>& arguments, pid_t& pid) {
   std::vector<char*> words{const_cast<char*>(program.c_str())};
   for (const std::string& argument : arguments) words.push_back(const_cast<char*>(argument.c_str()));
@@ -49,7 +50,7 @@ int spawn(const std::string& program, const std::vector<std::string>& arguments,
 
 }  // namespace
 
-// The process of a server that was here a moment ago may be about to end.
+// The process of the previous server may be about to end.
 tl::expected<void, std::string> MetricsProcess::await_address(const std::string& text) {
   auto address = parse_listen(text);
   if (!address) return tl::unexpected("metrics_listen: " + address.error());
@@ -76,7 +77,7 @@ MetricsProcess::MetricsProcess(boost::asio::io_context& io, std::string program,
 
 MetricsProcess::~MetricsProcess() {
   if (pid_ < 0) return;
-  ::kill(pid_, SIGKILL);  // it holds nothing that has to be put in order
+  ::kill(pid_, SIGKILL);  // it has no state to clean up
   ::waitpid(pid_, nullptr, 0);
 }
 

@@ -18,15 +18,16 @@ namespace gpuwire::server {
 inline constexpr uint32_t kMetricsRestartMinMs = 500, kMetricsRestartMaxMs = 60'000;  // doubles with each end
 inline constexpr uint32_t kMetricsAddressWaitMs = 3000, kMetricsAddressStepMs = 50;
 
-// Started again when it ends, with growing delays; ended with this object. On the thread that runs the io_context. It
-// outlives the io_context's run.
+// The object starts the process again when it ends, with growing delays, and ends it in the destructor. Used on the
+// thread that runs the io_context. The object outlives the io_context's run.
 class MetricsProcess {
  public:
   // `arguments`: without the program's name.
   MetricsProcess(boost::asio::io_context& io, std::string program, std::vector<std::string> arguments);
   ~MetricsProcess();
-  // An address that is in use is an error at the server's start, not of a process that is started again and again.
-  // Waits a moment for an address that is about to be given up. `text`: metrics_listen.
+  // Checks the address at the server's start, so that an address in use is an error of the start and not of a process
+  // that is started again and again. Waits briefly for an address that its owner is about to release. `text`:
+  // metrics_listen.
   static tl::expected<void, std::string> await_address(const std::string& text);
   MetricsProcess(const MetricsProcess&) = delete;
   MetricsProcess& operator=(const MetricsProcess&) = delete;

@@ -1,4 +1,4 @@
-// Everything of a server that only looks on: figures, the control socket, the audit log, metrics.
+// The parts of a server that only observe it: figures, the control socket, the audit log, metrics.
 #pragma once
 
 #include <memory>
@@ -22,21 +22,21 @@
 
 namespace gpuwire::server {
 
-// On the broker's thread. Made after the broker and after its parts have been added, before it starts; goes before the
-// broker.
+// On the broker's thread. Made after the broker and after its parts were added, before the broker starts; destroyed
+// before the broker.
 class Observation {
  public:
   // As ControlSources::reload; empty: the server has no configuration file.
   using Reload = decltype(ControlSources::reload);
 
-  // Opens the audit log and the control socket. The error says which of those that the configuration names cannot be
-  // had; without a control socket in the usual place a server goes on, with a warning.
+  // Opens the audit log and the control socket. The error names the configured one that cannot be opened. Without a
+  // control socket at the default path the server continues, with a warning.
   static tl::expected<std::unique_ptr<Observation>, std::string> start(boost::asio::io_context& io, Broker& broker,
                                                                        const Configuration& configuration,
                                                                        Reload reload);
 
   Monitor& monitor() { return monitor_; }
-  // Its counts continue under the next server, if this one does not end in order. `store` outlives it.
+  // Makes the counts continue in the next server, if this one does not end in order. `store` outlives this object.
   void keep_totals(boost::asio::io_context& io, EntryStore& store) {
     totals_.emplace(io, broker_.registry(), monitor_, store);
   }
@@ -44,11 +44,11 @@ class Observation {
   void forget_totals() {
     if (totals_) totals_->forget();
   }
-  // The server accepts: where, and its devices in words.
+  // Called when the server accepts programs, with its addresses, and its devices in words.
   void listening(std::string where, std::string devices);
-  // The configuration was read again, or could not be.
+  // Called after an attempt to read the configuration again.
   void reloaded(const tl::expected<std::string, ReloadRefused>& result);
-  // Log files may have been moved away (SIGHUP).
+  // Called at SIGHUP: log files may have been moved away.
   void reopen_files();
 
  private:
@@ -57,7 +57,7 @@ class Observation {
   ControlSources sources(Reload reload);
   std::vector<std::string> tenants_of_user(uid_t user) const;
   std::optional<size_t> revoked(const std::string& directory, const std::string& identity);
-  // Requested by a caller who has logged in as its tenant.
+  // Answers a query of a caller who has logged in as a tenant.
   bool end_own_session(const LoginRequest& asking, uint64_t session);
   std::optional<size_t> end_tenant(const std::string& tenant, const std::string& reason);
   tl::expected<void, std::string> open_control_socket(const Configuration& configuration);

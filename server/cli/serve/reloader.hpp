@@ -19,24 +19,24 @@ namespace gpuwire::server {
 class Reloader {
  public:
   using Read = std::function<tl::expected<Configuration, ConfigurationErrors>()>;
-  // `started_with`: the values that take effect only at a start are compared with it.
+  // `started_with`: the values of the start; the object reports changes of values that take effect only at a start.
   Reloader(boost::asio::io_context& io, Broker& broker, Configuration started_with, Read read);
 
-  // From now on, at each SIGHUP, too. `before`: called first at each reload, for the files that are reopened then.
+  // Reloads at each SIGHUP from now on. `before`: called first at each reload, to reopen files.
   void start(std::function<void()> before);
   // Called after each attempt, with the result of reload().
   using Told = std::function<void(const tl::expected<std::string, ReloadRefused>&)>;
   void observe(Told told) { notified_ = std::move(told); }
-  // The changes in words, or every mistake; after a mistake the old configuration stays. It also stays when tenants
-  // with sessions would be removed, unless that is `confirmed`.
+  // Returns the changes in words, or every mistake. After a mistake the old configuration stays in force. It also stays
+  // if tenants with sessions would be removed, unless the caller has `confirmed` this.
   tl::expected<std::string, ReloadRefused> reload(bool confirmed);
 
  private:
   void await_signal();
   tl::expected<std::string, ReloadRefused> read_again(bool confirmed);
-  // A line for each tenant that is gone and has sessions.
+  // Returns a line for each removed tenant with sessions.
   std::vector<std::string> sessions_lost(const Configuration& configuration) const;
-  // Words of the file that wait for the next start of the server.
+  // Returns the keys of the file whose new values take effect at the next start of the server.
   std::string left_for_the_next_start(const Configuration& configuration) const;
 
   Broker& broker_;

@@ -10,8 +10,9 @@
 
 namespace gpuwire::server {
 
-// A folder in that of the user's servers, named by the address: clients come back there, and so does the server that
-// takes sessions over. Empty: the server picks a free port, so nobody could come back to it.
+// Returns a folder within the folder of the user's servers. The folder is named by the address, at which clients
+// reconnect and the next server takes over the sessions. Empty: the server uses a free port, so no client could
+// reconnect.
 tl::expected<std::filesystem::path, std::string> default_runtime_directory(const std::vector<ListenAddress>& listen);
 
 }  // namespace gpuwire::server

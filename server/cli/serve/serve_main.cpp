@@ -102,7 +102,7 @@ int fail(int status, const ConfigurationErrors& errors) {
   return status;
 }
 
-// Every address of the configuration. The error names the invalid one.
+// Returns all addresses of the configuration. The error names an invalid one.
 tl::expected<std::vector<ListenAddress>, std::string> listen_addresses(const Configuration& configuration) {
   std::vector<ListenAddress> addresses;
   for (const std::string& text : configuration.listen) {
@@ -122,7 +122,7 @@ void warn_of_plain_addresses(const Configuration& configuration, const std::vect
   }
 }
 
-// None: the machine has none that this process may make; then the other bounds hold (docs/security.md).
+// None: this process cannot make control groups on this machine; then the other limits apply (docs/security.md).
 std::optional<WorkerGroups> open_worker_groups() {
   auto groups = WorkerGroups::own_group().and_then([](const auto& own) { return WorkerGroups::open(own); });
   if (groups) return std::move(*groups);
@@ -130,7 +130,7 @@ std::optional<WorkerGroups> open_worker_groups() {
   return std::nullopt;
 }
 
-// Null: workers have the server's user. A range of the file must be available; "auto" takes any.
+// Null: workers have the server's user. A configured range must be available; "auto" accepts its absence.
 tl::expected<std::unique_ptr<WorkerUsers>, std::string> open_worker_users(const WorkerUsersChoice& choice) {
   using From = WorkerUsersChoice::From;
   if (choice.from == From::off) return nullptr;
@@ -147,7 +147,8 @@ tl::expected<std::unique_ptr<WorkerUsers>, std::string> open_worker_users(const 
   return std::make_unique<WorkerUsers>(*range);
 }
 
-// The same number of sessions may query NVML in addition. Half of the unreserved ones may go to shared objects.
+// The same number of sessions may query NVML in addition. Half of the unreserved descriptors may be used for shared
+// objects.
 void warn_of_few_descriptors(const Configuration& configuration, size_t limit) {
   size_t wanted = kDescriptorsReserved + 2 * (2 * size_t(configuration.sessions_max) * kDescriptorsPerSession);
   if (limit < wanted)
@@ -156,8 +157,8 @@ void warn_of_few_descriptors(const Configuration& configuration, size_t limit) {
         limit, configuration.sessions_max, wanted);
 }
 
-// Null: sessions end with this process. A configured folder must be usable; an unusable default one costs no more than
-// a line.
+// Null: sessions end with this process. A configured folder must be usable; an unusable default folder only causes a
+// log line.
 tl::expected<std::unique_ptr<Keeping>, std::string> open_keeping(boost::asio::io_context& io,
                                                                  const Configuration& configuration,
                                                                  const std::vector<ListenAddress>& listen) {
@@ -179,21 +180,21 @@ tl::expected<std::unique_ptr<Keeping>, std::string> open_keeping(boost::asio::io
 
 constexpr int kEndings[] = {SIGTERM, SIGINT, SIGUSR2};
 
-// A process that was told to end, and is told again while it shuts down, ends as it would have: the last part that
-// waits for a signal would give it back to the system, whose answer is to kill the process.
+// A second signal during the shutdown must not change its course: when the last part stops waiting for a signal, the
+// signal's default action is in force again, which kills the process.
 void hear_signals_to_the_end() {
-  // Never destroyed, and nobody waits for it: its signals are dropped.
+  // The object is never destroyed, and no handler waits for it, so it drops the signals.
   [[maybe_unused]] static auto* const heard =
       new boost::asio::signal_set(*new boost::asio::io_context(1), kEndings[0], kEndings[1], kEndings[2]);
 }
 
-// For the time when no part waits for the signals any more. A handler, even an empty one, interrupts the sleeps of the
+// Ignores the signals once no part waits for them. A handler, even an empty one, would interrupt the sleeps of the
 // parts that end, and a sleep that is interrupted more often than its timer's slack (50 us) never ends.
 void ignore_signals() {
   for (int number : kEndings) std::signal(number, SIG_IGN);
 }
 
-// All that is wrong, the text's mistakes first.
+// Reports all mistakes, those of the text first.
 int check(const ServeOptions& options) {
   ReadConfiguration read = check_configuration_file(options);
   StartFindings findings =
@@ -301,7 +302,7 @@ int serve(const ServeOptions& options) {
   ignore_signals();
   if (!broker.left()) {
     (*observation)->forget_totals();
-    // Those of an earlier server, too, which this one may not have laid down anew.
+    // Also the entries of an earlier server, which this server may not have stored again.
     if (*keeping) (*keeping)->remove_all(is_total);
   }
   if (!broker.failure().empty()) return fail(1, broker.failure());
@@ -323,7 +324,7 @@ int main(int argc, char** argv) {
     } catch (const std::exception& error) {
       return gpuwire::server::fail(1, error.what());
     }
-  // No handler stands here on purpose: a frame that took exceptions would let the stack unwind, and with it end
-  // sessions.
+  // This function has no `catch` on purpose: a frame that catches exceptions would let the stack unwind, which would
+  // end sessions.
   return gpuwire::server::serve(options);
 }

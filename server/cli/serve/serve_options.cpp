@@ -15,7 +15,7 @@ std::string beside_this_program(const char* name) {
 
 namespace {
 
-// Bytes of a size as people write it.
+// Returns the bytes of a size with a unit, as users write it.
 tl::expected<std::string, std::string> bytes_of(const std::string& text) {
   return units::parse_byte_size(text).map([](uint64_t bytes) { return std::to_string(bytes); });
 }
@@ -93,7 +93,7 @@ void declare(CommandLine& app, ServeOptions& options) {
       .type_name("LEVEL")
       .one_of({"enforce", "log", "off"})
       .capture_default_str();
-  // For tests: hidden from the help.
+  // This option is for tests, and hidden from the help.
   app.add_option("--worker", options.worker, "The worker program").type_name("PATH").group("");
   app.add_option("--gpu-return-ms", options.gpu_return_ms, "How long sessions of an earlier server wait for their GPUs")
       .type_name("MS")

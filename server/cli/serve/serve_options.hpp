@@ -33,14 +33,14 @@ struct ServeOptions {
   std::string confinement = "enforce";
 };
 
-// The options write to `options`, which outlives `app`.
+// The parsed options are stored in `options`, which outlives `app`.
 void declare(CommandLine& app, ServeOptions& options);
-// The file, if one is named, and the command line's words over it; once more at each reload.
+// Reads the file, if one is named, and applies the command line's values over it; called again at each reload.
 tl::expected<Configuration, ConfigurationErrors> read_configuration(const ServeOptions& options);
-// The same for --check-config, which goes on behind mistakes.
+// Does the same for --check-config, and continues after mistakes.
 ReadConfiguration check_configuration_file(const ServeOptions& options);
 WorkerCommand worker_command(const ServeOptions& options, const Configuration& configuration);
-// A program in the folder that this one is in.
+// Returns the path of a program in this program's folder.
 std::string beside_this_program(const char* name);
 
 }  // namespace gpuwire::server

@@ -37,7 +37,7 @@ ServiceManager::ServiceManager(boost::asio::io_context& io)
     : socket_(take_variable("NOTIFY_SOCKET")), watchdog_(io), signals_(io) {
   uint64_t watchdog_us = number_in(take_variable("WATCHDOG_USEC")), meant = number_in(take_variable("WATCHDOG_PID"));
   if (socket_.empty()) return;
-  // Twice as often as necessary, so that one delay is no death.
+  // Notifies twice as often as necessary, so that one delay does not trigger the watchdog.
   if (meant == 0 || meant == uint64_t(::getpid())) interval_ = std::chrono::microseconds(watchdog_us / 2);
   signals_.add(SIGTERM);
   signals_.async_wait(lifetime_.guard([this](boost::system::error_code error, int) {
@@ -70,7 +70,7 @@ void ServiceManager::notify(const std::string& state) const {
   if (socket_.front() == '@') address.sun_path[0] = '\0';  // a name that is not a file
   OwnedDescriptor out(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   auto length = socklen_t(offsetof(sockaddr_un, sun_path) + socket_.size());
-  // A manager that does not take it now is not worth waiting for; it would ask by its watchdog.
+  // The server does not wait for a manager that does not accept the message now; its watchdog would detect a failure.
   ::sendto(out.get(), state.data(), state.size(), MSG_DONTWAIT | MSG_NOSIGNAL, reinterpret_cast<sockaddr*>(&address),
            length);
 }

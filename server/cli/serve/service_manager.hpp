@@ -13,12 +13,12 @@
 
 namespace gpuwire::server {
 
-// Tells by datagrams to the socket that NOTIFY_SOCKET names: that the server accepts, that it ends (at SIGTERM, at the
-// latest when it goes), and, where a watchdog is asked for (WATCHDOG_USEC), from the io thread that this thread still
-// runs. Does nothing without NOTIFY_SOCKET. Protocol: sd_notify(3).
+// Sends datagrams to the socket that NOTIFY_SOCKET names: when the server accepts programs, when it ends (at SIGTERM,
+// at the latest in the destructor), and, if the manager has a watchdog (WATCHDOG_USEC), while the io thread runs. Does
+// nothing without NOTIFY_SOCKET. Protocol: sd_notify(3).
 class ServiceManager {
  public:
-  // Takes the variables out of the environment: processes that the server starts are not the service.
+  // Removes the variables from the environment, because processes that the server starts are not the service.
   explicit ServiceManager(boost::asio::io_context& io);
   ~ServiceManager() { stopping(); }
   ServiceManager(const ServiceManager&) = delete;
@@ -33,7 +33,7 @@ class ServiceManager {
   void feed_watchdog();
 
   std::string socket_;                    // empty: nobody listens
-  std::chrono::microseconds interval_{};  // between two signs of life; 0: none are wanted
+  std::chrono::microseconds interval_{};  // between two watchdog notifications; 0: the manager wants none
   bool stopping_ = false;
   boost::asio::steady_timer watchdog_;
   boost::asio::signal_set signals_;

@@ -56,7 +56,7 @@ std::string wrong_with_identity(const fs::path& directory) {
   return identity ? std::string() : fmt::format("{}: {}", directory.string(), identity.error());
 }
 
-// A ready worker's report: the devices.
+// Returns the devices that a ready worker reports.
 tl::expected<Inventory, std::string> ask_for_devices(WorkerCommand command) {
   command.arguments.push_back("--management");
   asio::io_context io(1);
@@ -87,7 +87,7 @@ tl::expected<Inventory, std::string> ask_for_devices(WorkerCommand command) {
   return std::move(std::get<ipc::Ready>(*said).inventory);
 }
 
-// Where the tenants' chunks lie on the disk, if any may keep some there.
+// Checks the folder of the tenants' chunks on disk, if any tenant has a store there.
 std::string wrong_with_chunks(const Configuration& configuration) {
   if (!configuration.dedup_directory.empty()) return wrong_with_folder(configuration.dedup_directory);
   const auto& tenants = configuration.tenants;
@@ -96,14 +96,14 @@ std::string wrong_with_chunks(const Configuration& configuration) {
   return wanted ? wrong_with_folder(default_module_cache_directory()) : std::string();
 }
 
-// The place of the budgets' state, if anybody has a budget.
+// Checks the place of the budgets' state, if anybody has a budget.
 std::string wrong_with_budgets(const Configuration& configuration) {
   if (std::none_of(configuration.tenants.begin(), configuration.tenants.end(), has_budget)) return {};
   const fs::path& named = configuration.budget_file;
   return wrong_with_folder((named.empty() ? default_budget_file() : named).parent_path());
 }
 
-// An unusable default folder costs sessions their lives beyond this server's, and the server a line.
+// With an unusable default folder sessions end with the server, and the server logs a line.
 std::string lacking_of_runtime_folder(const Configuration& configuration) {
   std::vector<ListenAddress> listen;
   for (const std::string& text : configuration.listen)
@@ -113,14 +113,14 @@ std::string lacking_of_runtime_folder(const Configuration& configuration) {
   return wrong.empty() ? wrong : "sessions will end with this process: " + wrong;
 }
 
-// The worker that opens it at a start says the same in the log.
+// The worker that opens the library at a start logs the same.
 std::string lacking_of_rdma() {
   const fs::path plugin = fs::path(beside_this_program("")).parent_path().parent_path() / kGpuwireRdmaLibrary;
   auto fabric = transport::RdmaFabric::open(plugin, true);
   return fabric ? std::string() : "no RDMA: " + fabric.error();
 }
 
-// The server's and its tenants' credentials that will expire soon.
+// Reports credentials of the server and its tenants that will expire soon.
 void add_expiries(const Configuration& configuration, ConfigurationErrors& warnings) {
   const WallTime now = std::chrono::system_clock::now();
   auto found = expiries(configuration.tls.directory, now);
@@ -134,7 +134,7 @@ void add_expiries(const Configuration& configuration, ConfigurationErrors& warni
   }
 }
 
-// Profiles are measured by events then (docs/profiling.md).
+// Profiles are then measured by events (docs/profiling.md).
 std::string lacking_of_cupti(const std::string& cupti) {
   if (!cupti.starts_with('/') || ::access(cupti.c_str(), R_OK) == 0) return {};
   return fmt::format("cupti: {}: {}", cupti, std::strerror(errno));

@@ -10,13 +10,13 @@ namespace gpuwire::server {
 
 struct StartFindings {
   ConfigurationErrors errors;    // a start would end with them
-  ConfigurationErrors warnings;  // the server would start, and do without
+  ConfigurationErrors warnings;  // the server would start without the feature
 };
 
-// Addresses that cannot be had (a gpuwire server that runs may have them), files that cannot be opened, folders that
-// cannot be written, an identity that cannot be used, GPUs that are not there and guarantees that do not fit them; RDMA
-// that is asked for and cannot be offered, users that workers cannot get. Starts a worker, without a context on any
-// GPU, to ask for the devices. Leaves nothing behind. `module_cache`: as in ServeOptions.
+// Finds unavailable addresses (a running gpuwire server may use them), files that cannot be opened, folders that are
+// not writable, an unusable identity, missing GPUs, guarantees that do not fit them, RDMA that cannot be offered, and
+// users that workers cannot get. Starts a worker, without a context on any GPU, to query the devices. Leaves nothing
+// behind. `module_cache`: as in ServeOptions.
 StartFindings check_start(const Configuration& configuration, const WorkerCommand& worker,
                           const std::string& module_cache);
 

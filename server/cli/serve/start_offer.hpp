@@ -1,4 +1,4 @@
-// The server's answer to a tenant that asks whether a program would start now: `check` of schema/login.capnp.
+// The server's answer to the query whether a program would start now: `check` of schema/login.capnp.
 #pragma once
 
 #include <optional>
@@ -9,14 +9,14 @@
 
 namespace gpuwire::server {
 
-// GPUs that the answer names; a server that has more names these.
+// The largest number of GPUs in an answer.
 inline constexpr size_t kOfferedGpusMax = 64;
 
 // `interval`: the present figures, of all tenants. `start_after_s`: the estimated wait of a program that would wait;
 // nothing: unknown.
 std::string start_offer(const AdmissionPreview& preview, const Interval& interval, std::optional<double> start_after_s);
 
-// For how long the programs run that use one of these GPUs.
+// Returns the run times of the programs that use one of these GPUs.
 std::vector<double> ages_s(const Snapshot& now, const std::vector<scheduler::DeviceIndex>& devices);
 
 }  // namespace gpuwire::server

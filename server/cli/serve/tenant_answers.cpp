@@ -17,7 +17,7 @@
 namespace gpuwire::server {
 namespace {
 
-constexpr uint64_t kIntervalMinNs = 200'000'000;  // two looks that are nearer make no rate
+constexpr uint64_t kIntervalMinNs = 200'000'000;  // two snapshots that are closer give no rate
 
 std::string joined(const std::vector<std::string>& lines) {
   std::string text;
@@ -90,7 +90,7 @@ tl::expected<std::string, std::string> TenantAnswers::answer(const LoginRequest&
   return joined(lines);
 }
 
-// By user: a user gets its own rows only; a caller without a user's name gets all rows of the tenant.
+// By user: a user gets only the user's own rows; a caller without a user's name gets all rows of the tenant.
 std::string TenantAnswers::usage(const LoginRequest& asking, UsageFormat format, const std::string& since,
                                  UsageBy by) const {
   UsageRows rows = usage_.days(asking.tenant, since, by);

@@ -1,5 +1,5 @@
-// The answers to a tenant about its own: its sessions and places in the queue, the load of the GPUs, its use by day,
-// whether a program would start now; and the ends of its own sessions.
+// Answers a tenant's queries about its own sessions and places in the queue, the load of the GPUs, its usage by day,
+// and the start of a program; and ends the tenant's own sessions.
 #pragma once
 
 #include <fstream>
@@ -19,24 +19,25 @@
 
 namespace gpuwire::server {
 
-// This many bytes of the end of an existing audit log are read when the server starts.
+// The server reads this many bytes from the end of an existing audit log when it starts.
 inline constexpr uint64_t kUsageReadBytesMax = 64u << 20;
 inline constexpr unsigned kAnswerColumnsMax = 400;
-// Sessions that one question may end.
+// The number of sessions that one query may end.
 inline constexpr size_t kSessionsEndedMax = 32;
 
 // The sources of the answers.
 struct TenantSources {
   std::function<Snapshot()> snapshot;  // of everything, now
   std::function<AdmissionPreview(const LoginRequest& asking)> preview;
-  // Ends a session of this tenant, or of this user if the caller is one; false: there is none of this number.
+  // Ends a session of this tenant, or of this user if the caller is a user; false: the caller has no session of this
+  // number.
   std::function<bool(const LoginRequest& asking, uint64_t session)> end_session;
 };
 
-// An audit log from where its last kUsageReadBytesMax bytes begin; the first line may be a part of one. Not good(): it
-// cannot be read.
+// Opens an audit log at its last kUsageReadBytesMax bytes; the first line may be incomplete. Not good(): the log cannot
+// be read.
 std::ifstream audit_tail(const std::string& audit_log);
-// The line that the audit log has of it.
+// Returns the audit log's line about it.
 std::string audit_line(std::string_view event, const LogFields& fields);
 
 // The broker's thread only.
@@ -49,8 +50,8 @@ class TenantAnswers {
   // A line of the audit log.
   void note(std::string_view event, const LogFields& fields);
 
-  // Adds when those who wait may expect to start, as `check` says it of one that would wait; nothing where nothing is
-  // known. `awaited_gpus`: Admission's.
+  // Adds the estimated starts of waiting programs, as `check` estimates the start of a program that would wait; nothing
+  // for unknown ones. `awaited_gpus`: Admission's.
   using AwaitedGpus = std::function<std::vector<scheduler::DeviceIndex>(uint64_t session)>;
   void add_starts(Snapshot& snapshot, const AwaitedGpus& awaited_gpus) const;
 
@@ -58,7 +59,7 @@ class TenantAnswers {
   tl::expected<std::string, std::string> answer(const LoginRequest& asking, const std::string& query);
 
  private:
-  // Now, which is also one end of an interval.
+  // The present figures, which also begin or end an interval.
   Snapshot take_snapshot();
   const Snapshot& before() const { return before_ ? *before_ : *last_; }  // after take_snapshot()
   std::string usage(const LoginRequest& asking, UsageFormat format, const std::string& since, UsageBy by) const;

@@ -56,7 +56,7 @@ WebProcess::WebProcess(boost::asio::io_context& io, std::string program, Listeni
 
 WebProcess::~WebProcess() {
   if (pid_ < 0) return;
-  ::kill(pid_, SIGKILL);  // it holds nothing that has to be put in order
+  ::kill(pid_, SIGKILL);  // it has no state to clean up
   ::waitpid(pid_, nullptr, 0);
 }
 
@@ -79,7 +79,7 @@ tl::expected<void, std::string> WebProcess::start_now() {
   output_ = std::make_unique<ChildOutput>(io_, std::move(pipe->reads), [](const std::string& line) {
     spdlog::warn("the web page's process wrote: {}", line);
   });
-  // A process whose pair is at its end ends by itself, and is then started again.
+  // When its socket pair is closed, the process ends by itself, and is then started again.
   channel_ = std::make_unique<WebChannel>(io_, std::move(ours), answer_, [this] {
     if (pid_ >= 0) ::kill(pid_, SIGKILL);
   });
@@ -98,7 +98,7 @@ tl::expected<void, std::string> WebProcess::start_now() {
   return {};
 }
 
-// The first byte on the pair carries it.
+// The first byte on the pair carries the listening socket.
 bool WebProcess::hand_over_socket(int pair) const {
   char byte = 0;
   const iovec part{&byte, 1};

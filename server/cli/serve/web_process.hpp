@@ -25,7 +25,7 @@ inline constexpr std::chrono::minutes kWebLived{5};  // ... for one that has not
 inline constexpr uint32_t kWebAddressWaitMs = 3000, kWebAddressStepMs = 50;
 inline constexpr int kWebBacklog = 128;  // connections that wait while the process is started again
 
-// Owns the address where the page is, so that it is there while the process is started again. On the thread that runs
+// Owns the page's listening socket, which stays open while the process is started again. Used on the thread that runs
 // the io_context.
 class WebProcess {
  public:
@@ -33,11 +33,11 @@ class WebProcess {
     OwnedDescriptor socket;
     std::string url;
   };
-  // Waits a moment for an address that the process before this one is about to give up. `text`: web_listen. The error
+  // Waits briefly for an address that the previous server process is about to release. `text`: web_listen. The error
   // names the key, the address and the cause.
   static tl::expected<Listening, std::string> listen(const std::string& text);
 
-  // `answer`: to one line of the process.
+  // `answer` answers one line of the process.
   WebProcess(boost::asio::io_context& io, std::string program, Listening listening, WebChannel::Answer answer);
   ~WebProcess();
   WebProcess(const WebProcess&) = delete;
