@@ -42,7 +42,7 @@ gpuwire_signal_return:
   .size gpuwire_signal_return, . - gpuwire_signal_return
 )");
 #else
-extern "C" inline void gpuwire_signal_return() {}  // other processors return by the kernel's own page
+extern "C" inline void gpuwire_signal_return() {}  // on other processors the kernel's own page contains the return
 #endif
 
 // The handler's inputs and results. Released by the counters, which the caller acquires.
@@ -101,8 +101,8 @@ tl::expected<void, std::string> call_in_all_threads(long number, long first, lon
     return tl::unexpected(fmt::format("rt_sigaction: {}", std::strerror(errno)));
   std::set<pid_t> done{pid_t(::syscall(SYS_gettid))};
   bool answered = true;
-  // A thread that is started by one that has not been asked yet is found at the next round; one that is started later
-  // begins as its parent is.
+  // The next round finds a thread whose parent had not executed the call yet; a thread that starts later inherits its
+  // parent's state.
   for (bool more = true; more && answered;) {
     std::set<pid_t> asked;
     g_request.answered = 0;
@@ -113,7 +113,7 @@ tl::expected<void, std::string> call_in_all_threads(long number, long first, lon
     done.insert(asked.begin(), asked.end());
     more = !asked.empty();
   }
-  // One that answers late must not find the C library's idea of this signal.
+  // A thread that answers late must not run the C library's handler of this signal.
   if (!answered) return tl::unexpected(fmt::format("a thread has not answered within {} ms", kAllThreadsMs));
   ::syscall(SYS_rt_sigaction, kSignal, &before, nullptr, kSignalSetBytes);
   if (int error = g_request.failed) return tl::unexpected(std::string(std::strerror(error)));

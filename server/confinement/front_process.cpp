@@ -32,8 +32,8 @@ tl::expected<void, std::string> become_nobody() {
                            ::setresuid(kNobody, kNobody, kNobody) != 0))
     return tl::unexpected(std::string("cannot become nobody"));
   drop_capabilities();
-  ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);         // nobody's other processes may not look in
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);  // last: a change of credentials clears it
+  ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);         // other processes of user nobody may not inspect this one
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);  // last, because a change of credentials clears it
   return {};
 }
 

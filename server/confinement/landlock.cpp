@@ -56,7 +56,7 @@ constexpr uint64_t kRead = kReadFile | kReadDir;
 constexpr uint64_t kWrite =
     kRead | kWriteFile | kRemoveDir | kRemoveFile | kMakeDir | kMakeReg | kMakeSym | kRefer | kTruncate;
 constexpr uint64_t kDevice = kRead | kWriteFile | kIoctlDevice;
-// The rights that can be granted for a file that is no folder.
+// The rights that a rule can grant for a file that is no folder.
 constexpr uint64_t kOfFiles = kExecute | kWriteFile | kReadFile | kTruncate | kIoctlDevice;
 
 uint64_t rights(PathAccess access) {
@@ -68,7 +68,7 @@ uint64_t rights(PathAccess access) {
   return 0;
 }
 
-// All rights that a kernel of this ABI knows: it does not restrict unlisted ones.
+// Returns all rights that a kernel of this ABI knows: Landlock does not restrict unlisted ones.
 uint64_t known_rights(long abi) {
   uint64_t all = kMakeSym | (kMakeSym - 1);
   if (abi >= 2) all |= kRefer;

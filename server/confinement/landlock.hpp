@@ -1,4 +1,4 @@
-// The part of the file system that a process may reach from now on, enforced by the kernel (Landlock, landlock(7)).
+// Restricts the files that a process can access. The kernel enforces the rules (Landlock, landlock(7)).
 #pragma once
 
 #include <filesystem>
@@ -24,17 +24,17 @@ struct PathRule {
   PathAccess access = PathAccess::read;
 };
 
-// Everything that no rule allows is refused with EACCES, executing programs everywhere, and, if the kernel can, TCP
-// connections and listening (unless `network` allows them), signals to other processes, and abstract Unix sockets of
-// other processes. Holds for the calling thread and the threads and processes that it starts, for good: call it before
-// there are others. Needs no privileges (sets no_new_privs).
+// The kernel refuses every access that no rule allows with EACCES. It also refuses to execute programs, and, if it
+// supports this, TCP connections and listening (unless `network` allows them), signals to other processes, and abstract
+// Unix sockets of other processes. The restriction applies permanently to the calling thread and to the threads and
+// processes that it starts: call it before other threads exist. Needs no privileges (sets no_new_privs).
 //
 // Returns the rules that this kernel could not enforce, empty when it enforces all; an error when Landlock exists but
 // refuses.
 tl::expected<std::string, std::string> restrict_paths(std::span<const PathRule> rules, Network network = Network::none);
 
-// Once more for a process that has threads by now: all of them keep only the rights of these rules, too. Rules may name
-// files that the process could not open itself. The error: some thread may reach more.
+// Restricts a process with threads further: all of them keep only the rights that these rules also allow. Rules may
+// name files that the process cannot open itself. The error: some thread may have more rights.
 tl::expected<void, std::string> restrict_paths_further(std::span<const PathRule> rules,
                                                        Network network = Network::none);
 

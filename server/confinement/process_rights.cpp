@@ -8,9 +8,9 @@
 namespace gpuwire::server {
 namespace {
 
-// Memory, its sockets, its timer, random numbers and the clock; descriptors that the broker sends are read. Nothing
-// opens, connects or executes. The calls that newer C libraries make on the way (getrandom counts processors) are among
-// them.
+// The calls for memory, the process's sockets and timer, random numbers and the clock, and for receiving descriptors
+// from the broker. No call opens, connects or executes. The list includes internal calls of newer C libraries
+// (getrandom counts processors).
 constexpr const char* kLoginCalls[] = {
     "mmap",
     "munmap",
@@ -59,7 +59,7 @@ constexpr const char* kLoginCalls[] = {
     "exit_group",
 };
 
-// The additional rights of the web page's process: it takes connections on the socket that the broker hands it.
+// The additional rights of the web page's process, which accepts connections on the socket from the broker.
 constexpr const char* kWebCalls[] = {
     "accept",
     "accept4",
@@ -89,8 +89,8 @@ constexpr const char* kWorkerCalls[] = {
     "pkey_alloc",
     "pkey_free",
     "pkey_mprotect",
-    // Files: the driver opens its device files and the code of its compilers late, the module cache is files. Which
-    // files: Landlock's rules.
+    // Files: the driver opens its device files and the code of its compilers late, and the module cache consists of
+    // files. Landlock's rules define the allowed files.
     "open",
     "openat",
     "openat2",
@@ -145,15 +145,14 @@ constexpr const char* kWorkerCalls[] = {
     "umask",
     "utimensat",
     "copy_file_range",
-    "chown",  // the driver asks for it, and goes on without (forbid_reaching_others)
+    "chown",  // the driver calls it, and continues after the refusal (forbid_reaching_others)
     "sendfile",
     // The driver's own calls. Its numbers are not documented, so arguments cannot be distinguished; Landlock's rules
     // select the devices.
     "ioctl",
     // The client's connection and the broker's pair; pairs of sockets for descriptors that programs share
-    // (forbid_reaching_others). No new connections: no socket, connect, bind, listen. No sets of descriptors (epoll):
-    // the kernel counts all watches of a user together, and a process that has taken the last one leaves none to the
-    // broker.
+    // (forbid_reaching_others). No new connections: no socket, connect, bind, listen. No epoll: the kernel counts all
+    // watches of a user together, so a process that takes the last watch leaves none for the broker.
     "recvfrom",
     "recvmsg",
     "recvmmsg",
@@ -245,14 +244,14 @@ constexpr const char* kWorkerCalls[] = {
     "prctl",
     "arch_prctl",
     "getrandom",
-    // Only ever takes rights away: when the tenant is known, other tenants' files go out of reach.
+    // These calls only remove rights: when the tenant is known, the worker gives up access to other tenants' files.
     "landlock_create_ruleset",
     "landlock_add_rule",
     "landlock_restrict_self",
 };
 
 constexpr const char* kRdmaCalls[] = {
-    // UCX's TCP connections, and its questions to the kernel about its devices (netlink).
+    // UCX's TCP connections, and its queries of the kernel about network devices (netlink).
     "socket",
     "bind",
     "listen",
@@ -271,8 +270,8 @@ constexpr const char* kRdmaCalls[] = {
 
 constexpr uint64_t kWholeArgument = ~uint64_t{0};
 
-// A message has no address, so it goes where its socket is connected to: an address that is passed beside it (sendto)
-// names any socket of the machine, the journal's and the system log's among them.
+// A message may have no address, so it goes to the socket's peer: an address in sendto could name any socket of the
+// machine, such as the journal's or the system log's.
 constexpr ArgumentRule kSendingRules[] = {{"sendto", 4, kWholeArgument, 0}};
 
 constexpr const char *kWorkerUser = "the server's, without capabilities; with `worker_users` a real user of its own",

@@ -1,5 +1,5 @@
-// The rights of each kind of process of a server that speaks with clients, as one table: its filters come from it, and
-// so does the table of docs/security.md. A test tries everything else in a process of each kind.
+// One table with the rights of each kind of process that communicates with clients. The filters and the table of
+// docs/security.md are made from it. A test tries all other calls in a process of each kind.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +27,10 @@ struct ProcessRights {
 std::span<const ProcessRights> process_rights();
 const ProcessRights& rights_of(ProcessKind kind);
 
-// From now on the process makes no other calls, and none of them to reach others (forbid_reaching_others).
+// Restricts the process to these calls, and refuses actions against other processes (forbid_reaching_others).
 tl::expected<void, std::string> confine_system_calls(ProcessKind kind, Violation violation);
 
-// The table in Markdown, with its head.
+// Returns the table in Markdown, with its header.
 std::string rights_table();
 
 }  // namespace gpuwire::server

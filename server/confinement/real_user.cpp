@@ -29,7 +29,7 @@ struct Capabilities {
   bool write() { return ::syscall(SYS_capset, &header, words) == 0; }
 };
 
-// Collects rules until one fails; the first error stays.
+// Collects rules until one fails; keeps the first error.
 class Refusals {
  public:
   Refusals() : filter_(seccomp_init(SCMP_ACT_ALLOW), seccomp_release) {}
@@ -43,7 +43,7 @@ class Refusals {
   void refuse_equal(int number, unsigned argument, uint32_t value) {
     refuse(number, EPERM, SCMP_CMP64(argument, SCMP_CMP_MASKED_EQ, kWord, scmp_datum_t{value}));
   }
-  // Anything but -1, "as it is": a word with a bit that is not set.
+  // Matches every value but -1, which means "unchanged": a word with a bit that is not set.
   void refuse_change(int number, unsigned argument) {
     for (unsigned bit = 0; bit < 32; ++bit)
       refuse(number, EPERM, SCMP_CMP64(argument, SCMP_CMP_MASKED_EQ, scmp_datum_t{1} << bit, 0));
@@ -67,9 +67,9 @@ tl::expected<void, std::string> refuse_other_changes() {
   for (int number : {SCMP_SYS(setuid), SCMP_SYS(setreuid), SCMP_SYS(setfsuid)}) refusals.refuse(number, EPERM);
   refusals.refuse_equal(SCMP_SYS(setresuid), 0, 0);
   for (unsigned argument : {1u, 2u}) refusals.refuse_change(SCMP_SYS(setresuid), argument);
-  // Within a namespace of users the right would name any user of the machine.
+  // Within a user namespace the right would apply to any user of the machine.
   for (int number : {SCMP_SYS(unshare), SCMP_SYS(clone)}) refusals.refuse_flag(number, 0, CLONE_NEWUSER);
-  // clone3 hides its flags from filters; if the call seems to be missing, the C library uses clone.
+  // clone3 hides its flags from filters; if the kernel reports the call as missing, the C library uses clone.
   refusals.refuse(SCMP_SYS(clone3), ENOSYS);
   if (int error = refusals.load())
     return tl::unexpected(fmt::format("seccomp: changes of user: {}", std::strerror(-error)));
@@ -89,14 +89,14 @@ tl::expected<void, std::string> give_real_users_only() {
   ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
   Capabilities has;
   if (!has.read()) return tl::unexpected(fmt::format("capget: {}", std::strerror(errno)));
-  // Kept to be passed on, and not in force here.
+  // The right stays in the permitted set, so that children can inherit it, but not in the effective set.
   has.words[0].inheritable |= kUserRight;
   has.words[0].effective &= ~kUserRight;
   if (!has.write()) return tl::unexpected(fmt::format("capset: {}", std::strerror(errno)));
   return refuse_other_changes();
 }
 
-// Of root's programs each begins with all rights; for them this changes nothing.
+// A program of root starts with all rights, so this changes nothing for root.
 PassOnUserRight::PassOnUserRight() { ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_SETUID, 0, 0); }
 PassOnUserRight::~PassOnUserRight() { ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_LOWER, CAP_SETUID, 0, 0); }
 

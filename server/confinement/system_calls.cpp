@@ -57,8 +57,8 @@ tl::expected<void, std::string> allow_system_calls(std::span<const char* const> 
   for (const char* name : {"kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"}) {
     if (int error = allow(name, SCMP_A0(SCMP_CMP_EQ, self))) return failed(name, error);
   }
-  // Threads, not processes. clone3 hides its flags from filters; if the call seems to be missing, the C library uses
-  // clone.
+  // Allows threads, but no processes. clone3 hides its flags from filters; if the kernel reports the call as missing,
+  // the C library uses clone.
   if (int error = allow("clone", SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD)))
     return failed("clone", error);
   if (int error = seccomp_rule_add(filter.get(), SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0))
@@ -67,14 +67,15 @@ tl::expected<void, std::string> allow_system_calls(std::span<const char* const> 
   return {};
 }
 
-// The kernel lets a process do these to every other one of its user, and all workers and their broker are one user's.
-// Which process, and which command, the kernel takes from the lower 32 bits, so only those are compared here.
+// The kernel allows a process these actions on every other process of its user, and all workers and their broker have
+// the same user. The kernel reads process numbers and commands from the lower 32 bits, so the rules compare only these
+// bits.
 tl::expected<void, std::string> forbid_reaching_others(Violation violation) {
   Filter filter(seccomp_init(SCMP_ACT_ALLOW), seccomp_release);
   if (!filter) return tl::unexpected(std::string("seccomp: no memory for a filter"));
   if (int error = seccomp_attr_set(filter.get(), SCMP_FLTATR_CTL_TSYNC, 1)) return failed("threads", error);
-  // Not its end: the C library names a thread by its number, which cannot be distinguished from another process's, and
-  // callers work without it.
+  // A violation fails with EPERM and does not end the process: the C library passes a thread's number, which a filter
+  // cannot distinguish from another process's number, and callers work without the call.
   const uint32_t refused = violation == Violation::kill ? uint32_t(SCMP_ACT_ERRNO(EPERM)) : SCMP_ACT_LOG;
   int error = 0;
   auto forbid = [&](int number, scmp_arg_cmp when) {
@@ -105,25 +106,26 @@ tl::expected<void, std::string> forbid_reaching_others(Violation violation) {
   // Signals to the owner of a descriptor, whichever signal.
   for (int command : {F_SETOWN, F_SETOWN_EX, F_SETSIG})
     forbid(SCMP_SYS(fcntl), SCMP_A1(SCMP_CMP_MASKED_EQ, kWord, scmp_datum_t(command)));
-  // The same by another door; and words that a terminal, which standard error may be, takes as if they had been typed.
+  // The same by other calls; and input into a terminal, which standard error may be.
   for (unsigned command : {unsigned(FIOSETOWN), unsigned(SIOCSPGRP), unsigned(TIOCSTI), unsigned(TIOCLINUX)})
     forbid(SCMP_SYS(ioctl), SCMP_A1(SCMP_CMP_MASKED_EQ, kWord, scmp_datum_t(command)));
-  // Landlock does not cover these, and all files of the server's user are this process's as well: its own program, the
-  // server's key. Callers work without them: the driver on its devices, the C library on its shared files.
+  // Landlock does not cover these calls, and this process owns all files of the server's user, such as its own program
+  // and the server's key. Callers work without the calls: the driver on its devices, the C library on its shared files.
   for (int number : {SCMP_SYS(chmod), SCMP_SYS(fchmod), SCMP_SYS(fchmodat), SCMP_SYS(chown), SCMP_SYS(fchown),
                      SCMP_SYS(lchown), SCMP_SYS(fchownat)})
     if (error == 0) error = seccomp_rule_add(filter.get(), refused, number, 0);
-  // The ends of other pairs stay connected to each other; from a datagram socket can be sent to any address.
+  // The ends of other socket pairs stay connected to each other; a datagram socket can send to any address.
   constexpr scmp_datum_t kSocketType = 0xf;  // without SOCK_CLOEXEC and SOCK_NONBLOCK
   for (int type : {SOCK_DGRAM, SOCK_RAW})
     forbid(SCMP_SYS(socketpair), SCMP_A1(SCMP_CMP_MASKED_EQ, kSocketType, scmp_datum_t(type)));
-  // The process that closes the last descriptor of such a socket waits until its data are sent or the time is over: the
-  // broker, when it is handed one.
+  // The process that closes the last descriptor of such a socket waits until its data are sent or the time is over.
+  // That process would be the broker, if it received the socket.
   if (error == 0)
     error = seccomp_rule_add(filter.get(), refused, SCMP_SYS(setsockopt), 2,
                              SCMP_CMP64(1, SCMP_CMP_MASKED_EQ, kWord, scmp_datum_t(SOL_SOCKET)),
                              SCMP_CMP64(2, SCMP_CMP_MASKED_EQ, kWord, scmp_datum_t(SO_LINGER)));
-  // Room behind the end of a file (FALLOC_FL_KEEP_SIZE) is in no size, neither RLIMIT_FSIZE's nor CacheKeeper's.
+  // Space beyond the end of a file (FALLOC_FL_KEEP_SIZE) is not part of the file's size, so neither RLIMIT_FSIZE nor
+  // CacheKeeper would count it.
   forbid(SCMP_SYS(fallocate), SCMP_A1(SCMP_CMP_NE, 0));
   if (error != 0) return failed("others", error);
   if (int loaded = seccomp_load(filter.get())) return failed("load", loaded);

@@ -1,4 +1,4 @@
-// Which system calls a process may make from now on, enforced by the kernel (seccomp(2), by way of libseccomp).
+// Restricts the system calls of a process. The kernel enforces the rules (seccomp(2), through libseccomp).
 #pragma once
 
 #include <cstdint>
@@ -11,29 +11,31 @@ namespace gpuwire::server {
 
 enum class Violation : uint8_t {
   kill,  // the process ends with SIGSYS
-  log,   // the call is made, and the kernel logs it: for finding out the needs of a new driver
+  log,   // the kernel executes and logs the call, to find the calls of a new driver
 };
 
-// A call that may be made only where these bits of one argument have this value; several of a name: where any holds.
+// A call that is allowed only if these bits of one argument have this value. Of several rules for one name, any is
+// sufficient.
 struct ArgumentRule {
   const char* name;
   unsigned argument;  // counted from 0
   uint64_t mask, value;
 };
 
-// All threads of the process, for good. Names that this machine's kernel or libseccomp does not know are left out.
-// Beside `names`, and the calls that `rules` allow in addition, signals may be sent to the process itself, and threads
-// started, but no processes.
+// Applies permanently to all threads of the process. The function skips names that this machine's kernel or libseccomp
+// does not know. In addition to `names` and `rules`, the process may send signals to itself and start threads, but no
+// processes.
 tl::expected<void, std::string> allow_system_calls(std::span<const char* const> names, Violation violation,
                                                    std::span<const ArgumentRule> rules = {});
 
-// Actions of the process against others of its user that need no privilege are refused from now on with EPERM: changing
-// their limits, priority or processors, the modes and owners of their files, having signals or datagrams sent to them,
-// typing into a terminal, making the closer of a socket wait, taking room on a disk that no file's size shows. Before
-// allow_system_calls(), whose list has the same calls for the process itself. All threads, for good.
+// Refuses, with EPERM, unprivileged actions of the process against other processes of its user: changing their limits,
+// priority or processors, or the modes and owners of their files; having signals or datagrams sent to them; typing into
+// a terminal; delaying the process that closes a socket; taking disk space that no file's size shows. Call it before
+// allow_system_calls(), whose list contains the same calls for the process itself. Applies permanently to all threads.
 tl::expected<void, std::string> forbid_reaching_others(Violation violation);
 
-// Gives up all of root's privileges, for good; without any, does nothing. The calling thread and those that it starts.
+// Gives up all capabilities permanently, for the calling thread and the threads that it starts. Does nothing without
+// capabilities.
 void drop_capabilities();
 
 }  // namespace gpuwire::server

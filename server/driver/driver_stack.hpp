@@ -18,7 +18,7 @@
 
 namespace gpuwire::server {
 
-// The gate before a driver, and its dependencies. Does not move: the wrappers know its address.
+// The gate before a driver, and its dependencies. The object cannot move, because the wrappers store its address.
 struct GatedDriver {
   SharedPage<SessionPage> page;
   OwnedDescriptor doorbell;
@@ -38,22 +38,22 @@ struct GatedDriver {
 //   it;
 //   6. the library.
 //
-// Guard and ledger may wait for the broker, and whoever waits behind the gate is in flight, with the GPU kept for it:
-// so they stand before it. What is reserved for a call that stands at the gate is given back when the gate refuses it.
-// Ledger and gate are missing where the broker has sent no page for them. This is the only place that composes them; a
-// test states the order.
+// Guard and ledger may wait for the broker, so they come before the gate: a call that has passed the gate counts as in
+// flight, and the GPU is reserved for it. If the gate refuses a call, the memory that the ledger has reserved for it is
+// returned. Ledger and gate are missing if the broker has sent no page for them. No other code composes the layers; a
+// test checks the order.
 class DriverStack {
  public:
   struct Settings {
     bool software = false;
     unsigned cores = 1;               // how many the process may run on
     std::string cupti = cupti::kOff;  // the method of measuring a profile (GpuProfiler::Settings)
-    // On which the ledger asks for more; they outlive it.
+    // The ledger requests more memory over these; they outlive the stack.
     ipc::Channel& broker;
     ipc::BlockingRequests& requests;
   };
-  // `library`, `order` and `guard` outlive it. Takes its own descriptors. The error ends the session: its work would
-  // pass unasked, or its memory uncharged.
+  // `library`, `order` and `guard` outlive the stack. Duplicates the descriptors. An error ends the session, because
+  // its work would bypass the gate, or its memory would not be charged.
   static tl::expected<DriverStack, std::string> open(ipc::SessionDescriptors& descriptors, const SessionSpec& spec,
                                                      const DriverTable& library, UploadOrder& order, IpcGuard& guard,
                                                      const Settings& settings);
@@ -66,7 +66,7 @@ class DriverStack {
   GpuProfiler* profiler() const { return profiler_.get(); }
 
  private:
-  std::unique_ptr<DriverTable> behind_gate_;  // the library's, in which the profiler may come to stand
+  std::unique_ptr<DriverTable> behind_gate_;  // the library's table, in which the profiler may be inserted
   std::unique_ptr<GatedDriver> gated_;
   std::unique_ptr<WorkerLedger> ledger_;
   std::unique_ptr<DriverTable> table_;

@@ -13,7 +13,7 @@
 namespace gpuwire::server {
 namespace {
 
-// The broker's part of a handle: enough to recognise it, too little to open it.
+// The part of a handle that the broker gets: enough to identify the handle, but not to open it.
 template <class Handle>
 ShareToken token_of(const Handle& handle) {
   Digest digest = sha256(std::as_bytes(std::span(&handle, 1)));
@@ -35,7 +35,7 @@ template <class Handle>
 CUresult IpcGuard::made(const Handle& handle, ShareKind kind) {
   ShareToken token = token_of(handle);
   if (!known_.insert(token).second) return CUDA_SUCCESS;
-  // The broker stores descriptors: any descriptor will do, since only the token counts.
+  // The broker stores descriptors. Any descriptor is sufficient here, because only the token matters.
   OwnedDescriptor nothing(::eventfd(0, EFD_CLOEXEC));
   if (nothing && shares_.publish(token, kind, tenant_, nothing.get())) return CUDA_SUCCESS;
   known_.erase(token);

@@ -1,7 +1,7 @@
 // CUDA's IPC handles are bytes that any process of the host's user may open. Here a session may open only handles of
-// sessions of its own tenant: the broker is told of each handle when the driver returns it, and asked before the driver
-// opens it. The answer for any other handle is NVIDIA's driver's answer for an unknown one: memory is
-// CUDA_ERROR_INVALID_VALUE, an event CUDA_ERROR_MAP_FAILED (as measured on driver 580).
+// sessions of its own tenant: the guard reports each handle to the broker when the driver returns it, and asks the
+// broker before the driver opens a handle. For any other handle the call returns the same error as NVIDIA's driver for
+// an unknown handle: memory is CUDA_ERROR_INVALID_VALUE, an event CUDA_ERROR_MAP_FAILED (as measured on driver 580).
 #pragma once
 
 #include <cuda.h>
@@ -24,7 +24,7 @@ class IpcGuard {
   IpcGuard(const IpcGuard&) = delete;
   IpcGuard& operator=(const IpcGuard&) = delete;
 
-  // Puts it before the IPC functions of the table, whose present ones it calls.
+  // Replaces the IPC functions of the table by functions that check and then call the present ones.
   void put_before(DriverTable& table);
   void belongs_to(std::string tenant) { tenant_ = std::move(tenant); }
 

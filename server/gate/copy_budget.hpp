@@ -1,4 +1,4 @@
-// How many bytes of large copies a session may give the host's link.
+// Limits the bytes of large copies that a session sends over the host's link.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace gpuwire::server {
 // A token bucket that fills at a given rate. One thread.
 class CopyBudget {
  public:
-  // Takes the bytes, on credit if need be. Returns the wait before the copy; zero: none.
+  // Takes the bytes, on credit if necessary. Returns the wait before the copy; zero: none.
   std::chrono::nanoseconds take(uint64_t bytes, uint64_t bytes_per_ms, PageTime now) {
     if (bytes_per_ms == 0) {
       filled_ = now;

@@ -11,9 +11,9 @@ namespace gpuwire::server {
 // Not synchronised.
 class Estimates {
  public:
-  // None: nothing like it has been seen.
+  // None: no work of this kind was observed.
   std::optional<std::chrono::nanoseconds> find(uint64_t key) const;
-  // A moving average, kEstimateShare for the new one, or kEstimateShareOfShorter.
+  // Updates a moving average, in which the new observation has the weight kEstimateShare, or kEstimateShareOfShorter.
   void learn(uint64_t key, std::chrono::nanoseconds took);
 
  private:

@@ -15,7 +15,7 @@ using std::chrono::nanoseconds;
 
 namespace {
 
-// The thread that the gate holds up, and the depth of its exemptions.
+// The thread that the gate delays, and the depth of its exemptions.
 thread_local const Gate* held_up_by = nullptr;
 thread_local unsigned unasked = 0;
 
@@ -72,7 +72,7 @@ Gate::Passage Gate::enter(const Work& work) {
   }
   for (;;) {
     GateWord word = read();
-    // While a capture is open nothing can be marked behind its submission: all is counted then.
+    // While a capture is open the tracker cannot mark work after its submission, so it counts every submission.
     if (word.unhindered() && !tracker_.captures()) {
       go_on(asks);
       return Passage::uncounted;
@@ -90,8 +90,8 @@ Gate::Passage Gate::enter(const Work& work) {
       continue;
     }
     tracker_.submitting(work);
-    // The GPU scheduler closes the gate, then reads whether anything is in flight; here it is the other way round. One
-    // of the two sees the other.
+    // The GPU scheduler closes the gate, then reads whether work is in flight; this thread does it in the reverse
+    // order. So one of the two sees the other's write.
     if (asks && read(std::memory_order_seq_cst).closed()) {
       tracker_.withdrawn();
       continue;
@@ -256,14 +256,14 @@ void Gate::poll_free() {
   metered_ = was_closed_ = false;
   if (tracker_.tail_expected()) tracker_.mark_tail();
   if (tracker_.marked()) {
-    // Marks from before, and of work beside a capture, are followed to their end.
+    // The thread polls older marks, and marks of work beside a capture, until they are done.
     parked_.store(false, std::memory_order_relaxed);
     rests_ = true;
     tracker_.poll();
     return sleep(attention, kPollLong);
   }
   if (rests_) {
-    // The work that has ended its rest is not looked for at once: Sampling says why.
+    // The first sample after an idle time is delayed, as Sampling explains.
     rests_ = false;
     parked_.store(false, std::memory_order_relaxed);
     return sleep(attention, sampling_.begin());
@@ -276,7 +276,7 @@ void Gate::poll_free() {
   sleep(attention, rests_ ? kParkedSleep : sampling_.pause());
 }
 
-// A parked thread sleeps until it is woken; the bound covers a missed wake-up.
+// A parked thread sleeps until it is woken; the time limit covers a missed wake-up.
 void Gate::sleep(uint32_t attention, nanoseconds at_most) { futex_wait(parts_.page->attention, attention, at_most); }
 
 }  // namespace gpuwire::server

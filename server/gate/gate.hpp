@@ -19,13 +19,13 @@ struct DriverTable;
 
 struct GateParts {
   SessionPage* page = nullptr;          // outlives the gate
-  int doorbell = -1;                    // an eventfd of the GPU scheduler's; -1: nobody is woken
+  int doorbell = -1;                    // an eventfd of the GPU scheduler; -1: no notification
   const DriverTable* driver = nullptr;  // the table behind the gate; outlives it
-  unsigned cores = 1;                   // how many the process may run on
+  unsigned cores = 1;                   // the number that the process may run on
 };
 
-// Only the thread that called enter_executor() is ever held up, outside Unasked. All other threads pass and are
-// counted, since a thread that holds up the GPU may wait for them.
+// The gate delays only the thread that called enter_executor(), outside of Unasked. All other threads pass and are
+// counted, since work in flight may wait for them.
 class Gate {
  public:
   // Starts the in-flight tracker's thread.
@@ -37,7 +37,7 @@ class Gate {
   const DriverTable& driver() const { return *parts_.driver; }
 
   // --- around driver calls (generated code) ------------------------------------------------------------------------
-  // Two loads: nothing is asked and nothing is counted.
+  // Two loads decide that the call passes without counting.
   bool unhindered() const {
     return word_.load(std::memory_order_relaxed)->load(std::memory_order_relaxed) == 0 && !tracker_.captures();
   }
@@ -75,7 +75,7 @@ class Gate {
   }
   template <class Call>
   CUresult ends_primary(CUdevice device, Call&& call) {
-    // Others may hold it, too: only its existence afterwards counts.
+    // Others may retain it, too, so the tracker checks whether it still exists afterwards.
     return end({.native = primary(device)}, call, [&](CUresult) { return !primary_is_active(device); });
   }
   template <class Call>
@@ -85,13 +85,14 @@ class Gate {
   }
 
   // --- the session -------------------------------------------------------------------------------------------------
-  // From now on the gate holds up the calling thread.
+  // From now on the gate delays the calling thread.
   void enter_executor();
-  // The executor has nothing to do and is about to sleep; it has something again.
+  // Called when the executor has nothing to do and is about to sleep, and when it has work again.
   void going_idle();
   void woken();
 
-  // While an object exists, the calling thread passes unasked: other work in flight waits for its work.
+  // While an object exists, the calling thread passes the gate without delay, because work in flight waits for its
+  // work.
   class Unasked {
    public:
     Unasked();
@@ -100,7 +101,7 @@ class Gate {
     Unasked& operator=(const Unasked&) = delete;
   };
 
-  // The page's present state. `counted`: the GPU scheduler wants work to be counted.
+  // Returns the page's present state. `counted`: the GPU scheduler wants work to be counted.
   struct Times {
     std::chrono::nanoseconds gpu{}, held{};
     uint64_t held_count = 0;
@@ -108,13 +109,13 @@ class Gate {
   };
   Times times() const;
 
-  // How long the executor may look for more to do, as the GPU scheduler says.
+  // Returns the time for which the executor may poll for further work, as the GPU scheduler allows.
   const std::atomic<uint32_t>& spin_us() const { return parts_.page->spin_us; }
 
-  // The session ends: a thread at the gate continues at once and is refused, and so is every later thread that would be
-  // held up. Any thread.
+  // Ends all waits at the end of the session: the gate refuses a waiting thread at once, and every later thread that it
+  // would delay. Any thread.
   void interrupt();
-  // Ends the in-flight tracker's thread. From then on everything passes. Executor only.
+  // Ends the in-flight tracker's thread. From then on all calls pass. Executor only.
   void stop();
 
  private:
@@ -145,25 +146,26 @@ class Gate {
 
   const GateParts parts_;
   const std::atomic<uint32_t> open_{0};
-  // The page's word, or after stop() a word of our own. Nothing is published through it: relaxed.
+  // Points to the page's word, or after stop() to a local word. Nothing is published through it: relaxed.
   std::atomic<const std::atomic<uint32_t>*> word_;
   InFlightTracker tracker_;
   CopyBudget copies_;
   bool stands_ = false;  // executor: it has reported that it waits
   PageTime stands_since_{};
 
-  // Grows whenever the in-flight tracker has seen something done; the executor sleeps on it (futex) at the bound. The
-  // in-flight tracker's counts are under its mutex: relaxed.
+  // Incremented when the in-flight tracker observes a completion; the executor sleeps on it (futex) at the bound. The
+  // tracker's counts are under its mutex: relaxed.
   std::atomic<uint32_t> progress_{0};
   std::atomic<bool> at_bound_{
-      false};  // the executor waits for progress_: spares a system call; a stale one costs one sleep of kPollLong
+      false};  // the executor waits for progress_: spares a system call; a stale value costs one sleep of kPollLong
   std::atomic<bool> stopping_{false};       // set by interrupt(); sleeps are bounded, so relaxed
   std::atomic<bool> executor_idle_{false};  // a hint for the in-flight tracker; relaxed
   std::atomic<bool> tail_ready_{false};     // the executor is not in the middle of an uncounted launch; relaxed:
                                             // kTailTimeout is the other way to know
   std::atomic<bool> quit_{false};           // of the thread; with call_meter() behind it
-  // The in-flight tracker sleeps until it is woken. Set before its last poll, and read by others behind the polled
-  // state: sequentially consistent on both sides, so that either it sees the work or the worker sees this.
+  // The in-flight tracker sleeps until it is woken. The tracker sets the flag before its last poll, and submitting
+  // threads read it after they have changed the polled state. Both are sequentially consistent, so either the tracker
+  // sees the work or the submitting thread sees the flag.
   std::atomic<bool> parked_{false};
 
   // The in-flight tracker's thread only.
@@ -171,7 +173,7 @@ class Gate {
   bool was_closed_ = false;
   PageTime closed_at_{}, tail_since_{};
   unsigned quiet_samples_ = 0;
-  bool rests_ = true;  // samples, if it comes to that, begin anew
+  bool rests_ = true;  // sampling starts again when it is next used
   Sampling sampling_;
   std::thread thread_;
 };

@@ -6,8 +6,8 @@ namespace gpuwire::server {
 struct DriverTable;
 class Gate;
 
-// Replaces the functions that give work, or that the gate has to know of, by ones that ask the gate and then call
-// gate.driver()'s. Once in a process, before the table is used by another thread.
+// Replaces the functions that give work, and other functions that affect the gate, by functions that pass the gate and
+// then call those of gate.driver(). Call it once in a process, before another thread uses the table.
 void put_gate_before(DriverTable& table, Gate& gate);
 
 }  // namespace gpuwire::server

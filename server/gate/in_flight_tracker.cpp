@@ -14,7 +14,7 @@ using std::chrono::nanoseconds;
 
 namespace {
 
-constexpr size_t kLanesKept = 32;  // lanes without marks, of streams that may be used again
+constexpr size_t kLanesKept = 32;  // kept lanes without marks, whose streams may be used again
 constexpr nanoseconds kUnknownWeight = 10us;
 
 int64_t count(PageTime time) { return time.count(); }
@@ -60,8 +60,8 @@ void InFlightTracker::enter_context(CUcontext context) {
   find_or_add(context);
 }
 
-// Hides the context from the polling thread: its events go with it, and are not polled any more. The same holds for its
-// captures, whose streams the call destroys.
+// Hides the context from the polling thread: the driver destroys its events with it, so they must not be polled any
+// more. The same applies to its captures, whose streams the call destroys.
 std::list<PageTime>::iterator InFlightTracker::begin_ending(const Ending& ending, Moved& moved) {
   std::lock_guard looking(polling_);
   std::lock_guard lock(mutex_);
@@ -136,18 +136,18 @@ CUresult InFlightTracker::end_context(const Ending& ending, const std::function<
 
 bool InFlightTracker::is_capturing(CUstream stream) const {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  // The legacy stream's answer is an error while a capture forbids it: nothing may be recorded there either.
+  // While a capture forbids the legacy stream, its query returns an error, and no event may be recorded there either.
   return driver_.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 bool InFlightTracker::capturing(CUstream stream) {
   if (!captures()) return false;
   std::lock_guard lock(mutex_);
-  // A capture spreads to other streams by events, so it is the stream itself that is asked.
+  // A capture spreads to other streams by events, so the tracker queries the stream itself.
   return !captures_.empty() && is_capturing(stream);
 }
 
-// A green context's stream belongs to the context that stands for it, with which it ends.
+// A green context's stream belongs to the context that represents it, and ends with that context.
 CUcontext InFlightTracker::owner(CUstream stream) const {
   CUcontext context = nullptr;
   CUgreenCtx green = nullptr;
@@ -166,8 +166,8 @@ void InFlightTracker::forget_capture(CUstream stream) {
   count_captures();
 }
 
-// The work that nobody has counted gets its last possible mark now: work that comes while the capture is open is marked
-// one by one. So all submitted work has a mark, whatever streams the capture spreads to.
+// This is the last chance to mark the uncounted work: later submissions are marked one by one while the capture is
+// open. So all submitted work has a mark, whichever streams the capture spreads to.
 CUresult InFlightTracker::begin_capture(CUstream stream, const std::function<CUresult()>& call) {
   std::lock_guard lock(mutex_);
   CUcontext context = owner(stream);
@@ -203,20 +203,20 @@ CUresult InFlightTracker::end_stream(CUstream stream, const std::function<CUresu
     lock.unlock();
     return call();
   }
-  // Over the call, too: nobody asks a stream that is being destroyed.
+  // The lock is held over the call, too, so that no thread queries a stream that is being destroyed.
   CUresult result = call();
   // Other errors are those of a failed context, whose streams end all the same.
   if (!refused_for_capture(result)) forget_capture(stream);
   return result;
 }
 
-// Is there a capture that a poll of the device would break off? An invalidated one would not be; but it may prevent
-// such a poll until it is ended, so the tracker keeps it. A capture that ended without a notification of the tracker
-// does not count. The calling thread's current context changes.
+// Returns whether a poll of the device would break an open capture. It would not break an invalidated capture; but that
+// capture may prevent such a poll until it is ended, so the tracker keeps it. The function ignores captures that have
+// ended without a notification. The calling thread's current context changes.
 bool InFlightTracker::capture_open() {
   bool open = false;
   std::erase_if(captures_, [&](const Capture& capture) {
-    // To this thread its handle means another stream.
+    // In this thread the handle means another stream.
     if (capture.stream == CU_STREAM_PER_THREAD) return open = true, false;
     if (capture.context) driver_.cuCtxSetCurrent(capture.context);
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -331,8 +331,8 @@ nanoseconds InFlightTracker::wait_for_room(const Work& work, nanoseconds bound) 
   // A bound for each context would not bound a session with many contexts.
   Queue& queue = queue_of(*context);
   if (queue.marks == 0) return {};
-  // The hardware gives each context with work a slice, so stalled work in one context gets no other context beside it,
-  // whatever is done meanwhile. Work that waits for later work waits for work of its own context.
+  // The hardware gives each context with work a slice, so no other context is admitted beside stalled work in one
+  // context, even if other work completes meanwhile. Work that waits for later work waits for work of its own context.
   if (context->marks == 0 && page_now() - lanes_progress(contexts_, &queue) > kStall) return kPollLong;
   nanoseconds still = page_now() - queue.progress;
   if (still > std::max(kStall, kStallEstimates * queue.estimated) * (queue.stalled + 1)) {
@@ -343,8 +343,8 @@ nanoseconds InFlightTracker::wait_for_room(const Work& work, nanoseconds bound) 
     --queue.stall_credit;
     return {};
   }
-  if (start_context_) still = {};  // nothing of it has run
-  // The duration of a kind of work that was never seen is unknown: two pieces of it are enough to keep the GPU busy.
+  if (start_context_) still = {};  // none of it has run
+  // The duration of a new kind of work is unknown; two submissions of it are enough to keep the GPU busy.
   if (queue.unknown >= 2) return kPollLong;
   nanoseconds expected = expectation(work, bound / 2).estimate;
   nanoseconds left = std::max(queue.estimated - still, nanoseconds{});
@@ -352,7 +352,8 @@ nanoseconds InFlightTracker::wait_for_room(const Work& work, nanoseconds bound) 
   if (late) return kPollLong;
   bool alone = expected >= kAlone || (queue.marks == 1 && queue.estimated >= kAlone);
   if (!alone && left + expected <= bound) return {};
-  // A gap behind each long kernel costs some percent. Where a higher class is near, its start is worth more.
+  // A gap behind each long kernel costs some percent. If a higher class was active recently, its quick start is worth
+  // more.
   bool overlaps = queue.marks == 1 && queue.unknown == 0 && (expected <= kShort || bound >= kOverlapBoundMin);
   if (overlaps && left <= kOverlap) return {};
   nanoseconds room = alone || expected > bound ? left - (overlaps ? kOverlap : nanoseconds{}) : left + expected - bound;
@@ -366,8 +367,8 @@ void InFlightTracker::begin_opening(const Work& work, PageTime now, bool fresh) 
   started(now);
 }
 
-// An event on a stream with nothing in it is done although the context has not got the GPU, and a stream memory
-// operation some 0.1 ms before it has; a fill is done by the compute engine itself (measured).
+// An event on an empty stream completes before the context has the GPU, and a stream memory operation about 0.1 ms
+// before; the compute engine itself executes a fill (measured).
 bool InFlightTracker::ask_for_start(const Work& work) {
   // A capture may forbid to allocate.
   if (!captures_.empty()) return false;
@@ -411,7 +412,7 @@ void InFlightTracker::end_burst(PageTime now) {
   if (start_context_) started(began_);
   count_busy(now);
   burst_ = false;
-  completions_ = submissions_;  // with those that got no mark of their own
+  completions_ = submissions_;  // including those without their own mark
   page_.last_end.store(count(now), std::memory_order_relaxed);
 }
 
@@ -430,7 +431,7 @@ void InFlightTracker::set_waiting(bool waiting) {
   page_.waiting.store(waiting, std::memory_order_relaxed);
 }
 
-// The least of their lanes that have marks; zero: there is none. `of`: of this queue alone; null: of all.
+// Returns the least progress time of the lanes with marks; zero: no lane has marks. `of`: only this queue; null: all queues.
 PageTime InFlightTracker::lanes_progress(const std::list<Context>& contexts, const Queue* of) const {
   PageTime least{};
   for (const Context& context : contexts) {
@@ -442,8 +443,8 @@ PageTime InFlightTracker::lanes_progress(const std::list<Context>& contexts, con
   return least;
 }
 
-// The mark of this number, and perhaps later ones, were seen done: work that was submitted later may have waited for
-// it.
+// Called when the mark of this number, and perhaps later marks, are done: work that was submitted later may have waited
+// for them.
 void InFlightTracker::note_done(uint64_t least_number, PageTime now) {
   for (Context& context : contexts_) {
     for (Lane& lane : context.lanes) {
@@ -474,14 +475,14 @@ void InFlightTracker::publish() {
 
 // --- looking -------------------------------------------------------------------------------------------------------
 
-// A stream's work ends in order, and a query costs over a microsecond: so few are asked.
+// A stream's work ends in order, and a query costs over a microsecond, so the function queries few marks.
 size_t InFlightTracker::count_done(std::span<const CUevent> events) const {
-  // A failed context answers with its error: nothing of it is in flight any more.
+  // A failed context answers with its error: none of its work is in flight any more.
   auto done = [&](size_t index) { return driver_.cuEventQuery(events[index]) != CUDA_ERROR_NOT_READY; };
   size_t known = 0, step = 1, size = events.size();
   while (known + step <= size && done(known + step - 1)) known += step, step *= 2;
   // The next `step` marks are not all done, or there are fewer.
-  size_t open = std::min(known + step, size + 1);  // that many are not all done
+  size_t open = std::min(known + step, size + 1);  // not all of that many are done
   while (open - known > 1) {
     size_t middle = known + (open - known) / 2;
     if (done(middle - 1)) known = middle;
@@ -505,7 +506,7 @@ void InFlightTracker::collect(Context& context, std::unique_lock<std::mutex>& lo
       context.free.push_back(mark.event);
       context.queue->remove(mark);
       --context.marks;
-      // A sample may have ended the burst with this mark outstanding, and counted it.
+      // A sample may have ended the burst while this mark was outstanding, and have counted the burst.
       completions_ = std::min(completions_ + (mark.key != 0), submissions_);
       context.queue->done.push_back(mark);
       lane.marks.pop_front();
@@ -522,7 +523,7 @@ void InFlightTracker::learn(Queue& queue, PageTime now) {
   queue.stall_credit = 0;
   nanoseconds expected{};
   for (const Mark& mark : queue.done) expected += mark.key ? mark.estimate : nanoseconds{};
-  // A mark of everything says nothing about one kind of work.
+  // The time of a mark for a whole context does not measure one kind of work.
   bool everything = std::ranges::any_of(queue.done, [](const Mark& mark) { return mark.key == 0; });
   if (everything || expected <= nanoseconds{} || took <= nanoseconds{}) return;
   for (const Mark& mark : queue.done) {
@@ -537,7 +538,7 @@ void InFlightTracker::poll_for_start(PageTime now, bool progress) {
   bool begun =
       !context || std::atomic_ref(*context->start_word).load(std::memory_order_acquire) == context->start_asked;
   if (!begun && !progress) return;
-  // Begun and done between two looks: it cannot have begun before the last one.
+  // The work began and completed between two polls, so it cannot have begun before the last poll.
   PageTime when = progress ? std::max(looked_, began_) : now;
   started(when);
   for (Queue& queue : queues_) queue.progress = std::max(queue.progress, when);
@@ -611,15 +612,16 @@ bool InFlightTracker::marked() {
 
 void InFlightTracker::mark_tail() {
   std::lock_guard lock(mutex_);
-  // An event for everything would break off an open capture, before which there is one, and since which everything has
-  // had a mark, unless there were none left: that is in flight until the capture has ended.
+  // An event for the whole context would break an open capture. The tracker recorded such an event before the capture,
+  // and has marked all later work, unless no marks were left: that work counts as in flight until the capture has
+  // ended.
   if (!driver_.cuCtxRecordEvent || (!capture_open() && mark_everything(false))) unmarked_ = false;
   tail_expected_ = unmarked_;
   publish();
 }
 
-// An event behind all that the contexts were given; `only_busy`: none where it is soon seen that nothing is in flight.
-// The calling thread's current context changes. False: a capture was in the way.
+// Records an event behind all work of the contexts; `only_busy`: not in a context that is quickly found idle. The
+// calling thread's current context changes. False: a capture prevented the event.
 bool InFlightTracker::mark_everything(bool only_busy) {
   bool marked = true;
   for (Context& context : contexts_) {
@@ -628,7 +630,7 @@ bool InFlightTracker::mark_everything(bool only_busy) {
     if (!event) continue;
     const CUresult recorded = driver_.cuCtxRecordEvent(context.native, event);
     marked &= !refused_for_capture(recorded);
-    // Once something was found to be in flight, more is likely to be: nobody waits to see it again.
+    // If one context has work in flight, the others probably have, too, so they get their events without a check.
     if (recorded == CUDA_SUCCESS && (!only_busy || is_busy(event))) {
       push(context, nullptr, true, {.event = event, .known = true});
       only_busy = false;
@@ -650,14 +652,14 @@ bool InFlightTracker::is_busy(CUevent event) const {
 bool InFlightTracker::sample(Sampling& sampling) {
   std::lock_guard lock(mutex_);
   const bool was_busy = burst_;
-  bool busy = was_busy;  // while a capture is open nobody can look: as it was
+  bool busy = was_busy;  // polling is impossible while a capture is open: unchanged
   if (!capture_open() && driver_.cuCtxRecordEvent) {
     busy = !endings_.empty();
     for (Context& context : contexts_) {
       driver_.cuCtxSetCurrent(context.native);
       if (!context.sample && driver_.cuEventCreate(&context.sample, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) continue;
       CUresult recorded = driver_.cuCtxRecordEvent(context.native, context.sample);
-      if (refused_for_capture(recorded)) busy |= was_busy;  // an invalidated one that is not ended may be in its way
+      if (refused_for_capture(recorded)) busy |= was_busy;  // an invalidated capture that is not ended may prevent it
       if (recorded == CUDA_SUCCESS) busy = busy || is_busy(context.sample);
     }
   }

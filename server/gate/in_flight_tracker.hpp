@@ -1,4 +1,5 @@
-// A session's work in flight on its GPUs, and its age: events behind the submissions, polled from outside.
+// Tracks a session's work in flight on its GPUs, and its age, by events behind the submissions that another thread
+// polls.
 #pragma once
 
 #include <cuda.h>
@@ -31,56 +32,57 @@ class InFlightTracker {
   InFlightTracker(const DriverTable& driver, SessionPage& page) : driver_(driver), page_(page) {}
 
   // --- threads that submit -----------------------------------------------------------------------------------------
-  // From here on it counts as in flight. Each is followed by submitted() or withdrawn().
+  // From now on the work counts as in flight. Each call is followed by submitted() or withdrawn().
   void submitting(const Work& work);
-  // `done`: the driver has taken it.
+  // `done`: the driver has accepted the work.
   void submitted(const Work& work, bool done);
   void withdrawn() { submitted({}, false); }
-  // Zero: the work may go in now; otherwise when to ask again, unless progress is seen before.
+  // Zero: the work may be submitted now; otherwise the time until the next attempt, unless progress is observed before.
   std::chrono::nanoseconds wait_for_room(const Work& work, std::chrono::nanoseconds bound);
 
-  // Has a capture begun that is not known to have ended? Meanwhile every submission has to be counted: no event for
-  // everything can stand behind uncounted work.
+  // Returns whether a capture is open, as far as known. Meanwhile every submission has to be counted, because no event
+  // for the whole context can follow uncounted work.
   bool captures() const { return capture_count_.load(std::memory_order_relaxed) != 0; }
-  // Is the stream being captured? Cheap while the session captures nothing.
+  // Returns whether the stream is being captured. Cheap while the session captures nothing.
   bool capturing(CUstream stream);
-  // Around the driver's calls, which run inside: a poll of the device from outside would break off a capture that
-  // begins meanwhile.
+  // Wraps the driver's calls: a poll of the device by another thread would break a capture that begins meanwhile.
   CUresult begin_capture(CUstream stream, const std::function<CUresult()>& call);
   CUresult end_capture(CUstream stream, const std::function<CUresult()>& call);
-  // Around the driver's call that destroys a stream: a capture that began there ends with it.
+  // Wraps the driver's call that destroys a stream: a capture that began there ends with the stream.
   CUresult end_stream(CUstream stream, const std::function<CUresult()>& call);
   void enter_context(CUcontext context);
   struct Ending {
     CUcontext native = nullptr;
-    bool outlived = false;  // another context has its events and memory, and lives on
+    bool outlived = false;  // another context owns its events and memory, and continues to exist
   };
-  // Around a driver call that ends a context, with no lock held: the call blocks while the context's kernels run, and
-  // counts as in flight. `gone`, asked with the call's result: the context does not exist any more; then its marks are
-  // dropped, and the driver has released their events.
+  // Wraps a driver call that ends a context, without a lock: the call blocks while the context's kernels run, and
+  // counts as in flight. `gone`, called with the call's result, returns whether the context has ceased to exist; then
+  // the tracker drops its marks, whose events the driver has released.
   CUresult end_context(const Ending& ending, const std::function<CUresult()>& call,
                        const std::function<bool(CUresult)>& gone);
 
-  // The session waits at the gate, or does not any more: then it wants the GPU although nothing is in flight.
+  // Called when the session begins or ends a wait at the gate: during the wait it wants the GPU although nothing is in
+  // flight.
   void set_waiting(bool waiting);
 
-  // --- the thread that looks ---------------------------------------------------------------------------------------
+  // --- the polling thread ---------------------------------------------------------------------------------------
   struct Poll {
     bool in_flight = false;
     bool progress = false;  // something was seen done
     bool drained = false;   // the last of it
     bool waits_for_start = false;
-    std::chrono::nanoseconds next{};  // until something is expected to be done; negative: it should have been
+    std::chrono::nanoseconds next{};  // until work is expected to be done; negative: work is late
   };
   Poll poll();
-  // Something may be in flight that nobody has marked: counts as in flight until mark_tail().
+  // Unmarked work may be in flight: the session counts as busy until mark_tail().
   void expect_tail();
   bool tail_expected();
-  // Is anything marked that was not seen done yet?
+  // Returns whether any mark is not done yet.
   bool marked();
-  // Marks all that the contexts have been given so far.
+  // Marks all work that the contexts have received so far.
   void mark_tail();
-  // Has any context work left? For the free regime, in which nothing is marked: a look of `sampling`.
+  // Returns whether any context has work left, as a poll of `sampling`. For the free regime, in which work is not
+  // marked.
   bool sample(Sampling& sampling);
 
  private:
@@ -95,9 +97,9 @@ class InFlightTracker {
     CUstream stream = nullptr;
     bool everything = false;
     std::deque<Mark> marks;
-    // While the lane has marks: the time since which no work was seen done that its first mark may have been waiting
-    // for, which is all work submitted before it, on any stream. Later work proves nothing: a stream of tiny kernels
-    // hides no other's.
+    // While the lane has marks: the last time when the completion of work before the lane's first mark was observed, on
+    // any stream; the marked work may have waited for it. Later work does not count, so a stream of tiny kernels hides
+    // no other stream's work.
     PageTime progress{};
   };
   // The work in flight of all contexts of a device: the device runs one of them at a time, so their work is one queue.
@@ -105,10 +107,10 @@ class InFlightTracker {
     CUdevice device = 0;
     size_t marks = 0;
     std::chrono::nanoseconds estimated{};  // sum over the marks
-    size_t unknown = 0;                    // marks whose work was never seen before
-    PageTime progress{};                   // the last time anything was seen done, or marks came to be
+    size_t unknown = 0;                    // marks of work of an unknown kind
+    PageTime progress{};                   // the last time a completion was observed, or marks were added
     unsigned stalled = 0;                  // steps of kStall without progress
-    size_t stall_credit = 0;               // submissions that may go in because of it
+    size_t stall_credit = 0;               // submissions that are admitted because of it
     std::vector<Mark> done;                // of this look
 
     void add(const Mark& mark, PageTime now);
@@ -116,12 +118,12 @@ class InFlightTracker {
   };
   struct Context {
     CUcontext native = nullptr;
-    Queue* queue = nullptr;  // its device's; null: it has never had a mark
+    Queue* queue = nullptr;  // its device's queue; null: the context has never had a mark
     std::vector<Lane> lanes;
     std::vector<CUevent> free;
     CUevent sample = nullptr;
     size_t marks = 0;                // in all lanes
-    uint32_t* start_word = nullptr;  // pinned; where the device writes that it has begun
+    uint32_t* start_word = nullptr;  // pinned; the device writes here when it begins
     CUdeviceptr start_address = 0;
     uint32_t start_asked = 0;
   };
@@ -130,7 +132,7 @@ class InFlightTracker {
     CUstream stream = nullptr;    // where it has begun
     CUcontext context = nullptr;  // the stream's
   };
-  struct Moved {  // the objects that an ending context takes along
+  struct Moved {  // the objects that are destroyed with a context
     std::list<Context> contexts;
     std::vector<Capture> captures;
   };
@@ -172,18 +174,19 @@ class InFlightTracker {
   bool mark_everything(bool only_busy);
   bool is_busy(CUevent event) const;
 
-  // The table as it was when the gate was made: later wrappers of the driver's functions, such as a profiler, do not
-  // concern the gate's own events and fills.
+  // The table at the time when the gate was made: later wrappers of the driver's functions, such as a profiler, do not
+  // see the gate's own events and fills.
   const DriverTable driver_;
   SessionPage& page_;
-  std::mutex polling_;  // over a whole poll; a thread that ends a context takes it, so that no event goes while it is
-                        // polled. Taken before mutex_
+  // Held over a whole poll; a thread that ends a context takes it, so that no event is destroyed while it is polled.
+  // Taken before mutex_.
+  std::mutex polling_;
   std::vector<CUevent> asked_;  // under polling_
-  std::atomic<size_t> capture_count_{
-      0};  // captures_'s: a thread sees its own captures, and those that it has joined by later notifications; relaxed
-  std::mutex mutex_;               // over all below, and over driver calls that do not wait for the device
+  // The size of captures_. A thread sees its own captures, and those that it has joined by later notifications; relaxed.
+  std::atomic<size_t> capture_count_{0};
+  std::mutex mutex_;               // guards all members below, and driver calls that do not wait for the device
   std::list<Context> contexts_;    // at most kGateContextsMax
-  std::list<Queue> queues_;        // one for each device that has had a mark; none goes
+  std::list<Queue> queues_;        // one for each device that has had a mark; never removed
   std::list<PageTime> endings_;    // of calls that end contexts, one for each: since when its context makes no progress
   std::vector<Capture> captures_;  // that have begun and are not known to have ended
   Estimates estimates_;
@@ -193,11 +196,11 @@ class InFlightTracker {
   uint64_t submissions_ = 0, completions_ = 0;
   bool published_in_flight_ = false;
   bool tail_expected_ = false;
-  bool unmarked_ = false;  // some submitted work has no mark, nor an event for everything behind it
+  bool unmarked_ = false;  // some submitted work has neither a mark nor an event for the whole context behind it
   bool waiting_ = false;
   bool burst_ = false;
   uint32_t opening_ = 0;               // the last that a submission was made in
-  CUcontext start_context_ = nullptr;  // where the begin of the first work since then is awaited; null: it is not
+  CUcontext start_context_ = nullptr;  // the context whose first work since then has not begun; null: none
   PageTime looked_{};                  // the last time
   PageTime began_{};                   // of the burst: when its work first ran
   PageTime counted_{};                 // up to here it is in busy_

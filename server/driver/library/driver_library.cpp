@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kSoftwareDevicesVariable = "GPUWIRE_SOFTWARE_DEVICES";
 constexpr const char* kSoftwareMemoryVariable = "GPUWIRE_SOFTWARE_MEMORY_BYTES";
 
-// The software device's function that has it refuse what NVIDIA's driver does not survive
+// The software device's function that makes it refuse calls that crash NVIDIA's driver
 // (../../software_device/README.md).
 constexpr const char* kSoftwareSetStrict = "gpuwire_software_set_strict";
 
@@ -137,7 +137,7 @@ tl::expected<DriverLibrary, std::string> DriverLibrary::open(const DriverOptions
   if (options.device == DeviceChoice::software) return software().map_error(text_of);
   auto driver = open_one(options.nvidia_library, false, options.contexts);
   if (driver || options.device == DeviceChoice::cuda) return std::move(driver).map_error(text_of);
-  // Programs would go on a hundred times slower and nobody would know why.
+  // With the software device programs would run a hundred times slower, without a visible reason.
   if (!driver.error().no_library && any_exists(options.nvidia_device_files))
     return tl::unexpected(driver.error().text + "; --device software computes on the CPU");
   auto second = software();

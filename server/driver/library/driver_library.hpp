@@ -1,4 +1,4 @@
-// The driver that a worker replays on, opened by name at run time.
+// The driver that a worker replays calls on, opened by name at run time.
 #pragma once
 
 #include <cuda.h>
@@ -13,8 +13,8 @@ namespace gpuwire::server {
 
 struct DriverTable;
 
-// automatic: the software device where there is nothing of NVIDIA's: no library, or no device file. A driver that is
-// there and does not work is an error.
+// automatic: the software device, if NVIDIA's library or device file is missing. An installed driver that does not work
+// is an error.
 enum class DeviceChoice : uint8_t { automatic, cuda, software };
 
 struct DriverOptions {
@@ -23,14 +23,14 @@ struct DriverOptions {
   unsigned software_devices = 1;
   uint64_t software_memory_bytes = 0;  // of each; 0: the device's own default
   std::string nvidia_library = "libcuda.so.1";
-  // Of Linux, and of Linux inside Windows. One that exists shows that the kernel has an NVIDIA driver.
+  // The device files of Linux, and of Linux inside Windows. If one exists, the kernel has an NVIDIA driver.
   std::vector<std::string> nvidia_device_files = {"/dev/nvidiactl", "/dev/dxg"};
-  bool contexts = true;  // false: no memory of a device is taken, and nothing but facts can be asked
+  bool contexts = true;  // false: no device memory is allocated, and only facts can be queried
 };
 
-// An opened, initialised driver with at least one device, and the primary context of device 0 retained (unless
-// DriverOptions says not to), so that a session finds it warm. Lives as long as the process: a driver library is never
-// closed.
+// An opened, initialised driver with at least one device. It retains the primary context of device 0 (unless
+// DriverOptions forbids this), so that a session starts quickly. The object exists as long as the process: a driver
+// library is never closed.
 class DriverLibrary {
  public:
   // The error is one line that names the library, the call and the driver's answer, and the remedy.
@@ -46,14 +46,14 @@ class DriverLibrary {
   // "NVIDIA 580.159.04" or "software device".
   const std::string& name() const { return name_; }
   CUcontext primary() const { return primary_; }
-  // A symbol of the library that is not in cuda.h; null: it has none.
+  // Returns a symbol of the library that is not in cuda.h; null: the library does not have it.
   void* symbol(const char* name) const;
 
  private:
   DriverLibrary();
   struct OpenError {
     std::string text;
-    bool no_library = false;  // there is no file of this name
+    bool no_library = false;  // the library's file does not exist
   };
   static tl::expected<DriverLibrary, OpenError> open_one(const std::string& library, bool software, bool contexts);
 
@@ -66,7 +66,7 @@ class DriverLibrary {
   CUcontext primary_ = nullptr;
 };
 
-// "CUDA_ERROR_NO_DEVICE (100)", by the driver's own table of names.
+// Returns for example "CUDA_ERROR_NO_DEVICE (100)", by the driver's own table of names.
 std::string describe_result(const DriverTable& driver, CUresult result);
 // "GPU-6770...", as nvidia-smi writes it.
 std::string uuid_text(const DriverTable& driver, CUdevice device);
