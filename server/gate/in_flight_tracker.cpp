@@ -431,7 +431,7 @@ void InFlightTracker::set_waiting(bool waiting) {
   page_.waiting.store(waiting, std::memory_order_relaxed);
 }
 
-// Returns the least progress time of the lanes with marks; zero: no lane has marks. `of`: only this queue; null: all queues.
+// Returns the least progress time of the lanes with marks; zero: none has any. `of`: only this queue; null: all.
 PageTime InFlightTracker::lanes_progress(const std::list<Context>& contexts, const Queue* of) const {
   PageTime least{};
   for (const Context& context : contexts) {

@@ -182,7 +182,8 @@ class InFlightTracker {
   // Taken before mutex_.
   std::mutex polling_;
   std::vector<CUevent> asked_;  // under polling_
-  // The size of captures_. A thread sees its own captures, and those that it has joined by later notifications; relaxed.
+  // The size of captures_. A thread sees its own captures, and those that it has joined by later notifications:
+  // relaxed.
   std::atomic<size_t> capture_count_{0};
   std::mutex mutex_;               // guards all members below, and driver calls that do not wait for the device
   std::list<Context> contexts_;    // at most kGateContextsMax

@@ -35,14 +35,14 @@ OwnedDescriptor checked(int descriptor, const char* what) {
   return OwnedDescriptor(descriptor);
 }
 
-// Nobody waits for longer than a wake-up of this thread takes.
+// No thread waits for longer than a wake-up of this thread takes.
 void hurry() {
   ::pthread_setname_np(::pthread_self(), "GPU scheduler");
   ::prctl(PR_SET_TIMERSLACK, 1ul, 0, 0, 0);
   ::setpriority(PRIO_PROCESS, 0, kNice);  // of this thread alone, on Linux
 }
 
-// The work done since an earlier observation of the same session; both only grow.
+// Returns the work done since an earlier observation of the same session; both only grow.
 scheduler::Observation since(const scheduler::Observation& before, scheduler::Observation seen) {
   seen.busy -= before.busy;
   seen.quiet -= before.quiet;
@@ -52,8 +52,8 @@ scheduler::Observation since(const scheduler::Observation& before, scheduler::Ob
   return seen;
 }
 
-// To the policy, sessions of a tenant that are served as scavengers belong to another tenant: no configuration has this
-// many tenants.
+// For the policy, a tenant's sessions that are served as scavengers belong to another tenant, whose number is beyond
+// those of any configuration.
 scheduler::TenantId as_scavenger(scheduler::TenantId tenant) {
   return scheduler::TenantId(uint32_t(tenant) | uint32_t(1) << 31);
 }
@@ -76,16 +76,16 @@ struct GpuScheduler::Session {
   uint32_t attention = 0;  // the page's when the word was changed last
   bool changed = false;    // since wake_sleepers()
   PageTime opened_at{}, closed_at{};
-  PageTime answer_until{};  // zero: nothing is to be answered
+  PageTime answer_until{};  // zero: no answer is pending
   bool draining = false;    // it was closed with work in flight
   uint64_t rings = 0;
-  bool ended = false;  // its end was asked for because of its page
+  bool ended = false;  // its end was requested because of its page
   PageTime police_at{};
   bool active = false;  // as share_copies() has seen it
   uint64_t submissions_shared = 0;
 
   PageTime began;
-  scheduler::Observation before;  // its work under an earlier broker: no turn is charged for that now
+  scheduler::Observation before;  // its work under an earlier broker, which is not charged to a turn now
   nanoseconds charged_before{};   // and its charge for that work
   bool scavenger = false;         // whatever its tenant's class is
 
@@ -103,7 +103,7 @@ GpuScheduler::GpuScheduler(GpuSchedulerSettings settings, Hooks hooks)
       changed_(checked(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
       policy_(settings_.policy) {
   for (int descriptor : {timer_.get(), changed_.get()}) {
-    // Edge-triggered: a ring is news once, and nothing has to be read.
+    // Edge-triggered: each ring is reported once, and nothing has to be read.
     epoll_event event{.events = EPOLLIN | EPOLLET, .data = {.fd = descriptor}};
     if (::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0)
       throw std::system_error(errno, std::generic_category(), "epoll_ctl");
@@ -153,8 +153,8 @@ void GpuScheduler::set_policy(scheduler::TenantId tenant) {
   policy_.set_tenant(as_scavenger(tenant), policy);
 }
 
-// The policy treats it as a session of another tenant that comes now, like an adopted one: its work in flight is waited
-// for, and no turn is charged for its work until now.
+// The policy treats it as a new session of another tenant, like an adopted one: others wait for its work in flight, and
+// its work until now is not charged to a turn.
 void GpuScheduler::set_scavenger(scheduler::SessionId id, bool scavenger) {
   {
     Turn turn(*this);
@@ -219,7 +219,7 @@ tl::expected<void, std::string> GpuScheduler::adopt(scheduler::SessionId id, sch
   auto page = SharedPage<SessionPage>::map(std::move(ends.page));
   if (!page) return tl::unexpected(page.error());
   epoll_event event{.events = EPOLLIN | EPOLLET, .data = {.fd = ends.doorbell.get()}};
-  // No reason to end a session that runs: without watches this process ends, and the next one adopts it.
+  // This is no reason to end a running session: without watches this process ends, and the next one adopts the session.
   if (::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, ends.doorbell.get(), &event) != 0)
     throw std::system_error(errno, std::generic_category(), "epoll_ctl");
   {
@@ -231,13 +231,14 @@ tl::expected<void, std::string> GpuScheduler::adopt(scheduler::SessionId id, sch
     session->devices.assign(devices.begin(), devices.end());
     session->page = std::move(*page);
     session->doorbell = std::move(ends.doorbell);
-    // Its report of an opening concerns one of these.
+    // The worker's report of an opening refers to one of these.
     session->opening = session->page->opening.load(std::memory_order_relaxed);
     session->before = session->reader.read(*session->page.get(), session->opening, now, false, false, now).seen;
     const auto most = uint64_t((now - session->began).count()) * session->devices.size();
     session->charged_before =
         nanoseconds(int64_t(std::min(session->page->charged_ns.load(std::memory_order_relaxed), most)));
-    // Closed until the next decision, like every session that comes. Its work in flight was not counted.
+    // The gate is closed until the next decision, like that of every new session. The session's work in flight was not
+    // counted.
     session->page->gate.store(session->word, std::memory_order_seq_cst);
     session->attention = session->page->attention.fetch_add(1, std::memory_order_seq_cst) + 1;
     session->answer_until = now + kAnswerTimeout;
@@ -276,7 +277,7 @@ void GpuScheduler::let_leave() {
   for (scheduler::SessionId id : leaving) {
     auto found = sessions_.find(id);
     if (found == sessions_.end()) continue;
-    // The worker's copy of the doorbell keeps it in the set otherwise.
+    // Otherwise the worker's copy of the doorbell would keep it in the set.
     ::epoll_ctl(poll_.get(), EPOLL_CTL_DEL, found->second->doorbell.get(), nullptr);
     policy_.remove_session(id, now);
     sessions_.erase(found);
@@ -365,7 +366,7 @@ bool GpuScheduler::unhindered(const Session& session) const {
 
 void GpuScheduler::set_gate(Session& session, PageTime now) {
   auto tenant = tenants_.find(session.tenant);
-  // Only counted work can be seen to hang.
+  // Only counted work can be found to hang.
   bool metered =
       !unhindered(session) || (tenant != tenants_.end() && tenant->second.limits.kernel_time_max.count() != 0);
   bool open = session.gate.open || !settings_.scheduling;
@@ -457,8 +458,8 @@ nanoseconds GpuScheduler::charged(const Session& session) const {
   return session.charged_before + policy_.gpu_time(session.id);
 }
 
-// The sessions that have worked since the last time share the links of their GPUs; each GPU has a link of its own. A
-// copy of a session with several GPUs may use any of them.
+// The sessions that have worked since the last call share the links of their GPUs; each GPU has its own link. A copy of
+// a session with several GPUs may use any of them.
 void GpuScheduler::share_copies(PageTime now) {
   if (now - copies_shared_ < kCopiesEvery) return;
   copies_shared_ = now;
@@ -499,7 +500,7 @@ bool GpuScheduler::rung() const {
 // Zero: until somebody rings.
 void GpuScheduler::wait(std::unique_lock<std::mutex>& lock, PageTime until) {
   if (contended_ && settings_.cores >= kSchedulerSpinCoresMin) {
-    // With the mutex, which guards the pages' lives; a thread that wants it announces itself first.
+    // Holds the mutex, which guards the lifetime of the pages; a thread that wants the mutex announces itself first.
     bool own_core = settings_.cores >= kSchedulerCoreMin && leasing_;
     PageTime spins = page_now() + (settings_.cores >= kSchedulerCoreMin ? kSchedulerSpinLong : kSchedulerSpin);
     if (until != PageTime{}) spins = std::min(spins, until);
@@ -540,7 +541,7 @@ void GpuScheduler::let_others(std::unique_lock<std::mutex>& lock) {
 GpuSchedulerSnapshot GpuScheduler::snapshot() {
   Turn turn(*this);
   PageTime now = page_now();
-  // So that all work is charged. The thread has to learn of the changed decision.
+  // This charges all work. The thread has to learn of the changed decision.
   poll_and_decide(now);
   wake();
   count_regimes(now);

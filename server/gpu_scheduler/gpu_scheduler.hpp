@@ -1,4 +1,5 @@
-// The thread that decides who may use which GPU now: it reads the sessions' pages, asks the policy, and sets the gates.
+// The thread that decides which sessions may use which GPU: it reads the sessions' pages, asks the policy, and sets the
+// gates.
 #pragma once
 
 #include <array>
@@ -24,7 +25,7 @@
 namespace gpuwire::server {
 
 struct GpuSchedulerSettings {
-  bool scheduling = true;  // false: every gate stays open; limits of time hold all the same
+  bool scheduling = true;  // false: every gate stays open; time limits still apply
   unsigned cores = 1;      // how many the process may run on
   scheduler::Policy::Settings policy;
 };
@@ -61,10 +62,10 @@ struct GpuSchedulerSnapshot {
   std::vector<Device> devices;
 };
 
-// Everything may be called from any thread; nothing blocks for longer than one decision takes.
+// Any thread may call any function; no function blocks for longer than one decision takes.
 class GpuScheduler {
  public:
-  // With the GPU scheduler's mutex held; must not block and not call the GPU scheduler.
+  // Called with the GPU scheduler's mutex held; must not block and not call the GPU scheduler.
   struct Hooks {
     std::function<void(scheduler::SessionId, std::string text)> warn;  // its client is to be notified
     std::function<void(scheduler::SessionId, StopOrder order)> end;    // it has to end
@@ -81,27 +82,27 @@ class GpuScheduler {
   struct Ends {
     OwnedDescriptor page, doorbell;
   };
-  // Its gate is closed until the next decision. The error names the missing resource of the system.
+  // Adds a session, whose gate is closed until the next decision. The error names the missing resource of the system.
   tl::expected<Ends, std::string> add(scheduler::SessionId session, scheduler::TenantId tenant,
                                       std::span<const scheduler::DeviceIndex> devices);
-  // A session that began under an earlier broker, at that time, with the result of its add() there. The error describes
-  // the invalid part.
+  // Adds a session that began under an earlier broker, at that time, with the result of its add() there. The error
+  // describes the invalid part.
   tl::expected<void, std::string> adopt(scheduler::SessionId session, scheduler::TenantId tenant,
                                         std::span<const scheduler::DeviceIndex> devices, Ends ends, PageTime began);
-  // When its page was made; zero: there is no such session.
+  // Returns the time when the session's page was made; zero: there is no such session.
   PageTime began(scheduler::SessionId session);
-  // Its worker is gone: its leases are free at the next decision, which begins at once. Waits for none: who ends a
-  // thousand sessions does not wait for a thousand decisions.
+  // Removes a session whose worker is gone: its leases are free at the next decision, which begins at once. Does not
+  // wait for the decision, so that a caller who removes a thousand sessions does not wait for a thousand decisions.
   void remove(scheduler::SessionId session);
 
-  // From now on it is served as a scavenger, whatever its tenant's class is; or as its tenant's other sessions again.
-  // Its charge stays its own and its tenant's.
+  // Serves the session as a scavenger, whatever its tenant's class is, or again like its tenant's other sessions. Its
+  // charge stays that of the session and its tenant.
   void set_scavenger(scheduler::SessionId session, bool scavenger);
 
   GpuSchedulerSnapshot snapshot();
   struct TenantTimes {
     std::chrono::nanoseconds charged{};
-    std::chrono::nanoseconds granted{};  // turns, while others wanted the device
+    std::chrono::nanoseconds granted{};  // turns while other sessions wanted the device
   };
   TenantTimes times(scheduler::TenantId tenant, scheduler::DeviceIndex device);
 
@@ -139,7 +140,7 @@ class GpuScheduler {
   void share_copies(PageTime now);
   void share_spin();
 
-  // Another thread's time with mutex_: the GPU scheduler's does not take it again before.
+  // Announces another thread that wants mutex_: the GPU scheduler's thread does not take it again before that thread.
   class Turn {
    public:
     explicit Turn(GpuScheduler& scheduler);
@@ -158,20 +159,20 @@ class GpuScheduler {
   OwnedDescriptor poll_, timer_, changed_;  // changed_: an eventfd, for changes by other threads
   std::mutex mutex_;
   std::mutex leaving_mutex_;                   // taken with mutex_ held, or alone
-  std::vector<scheduler::SessionId> leaving_;  // under leaving_mutex_: removed, and not let go yet
+  std::vector<scheduler::SessionId> leaving_;  // under leaving_mutex_: removed, and not released yet
   scheduler::Policy policy_;
   std::map<scheduler::TenantId, Tenant> tenants_;
   std::set<scheduler::TenantId> fallen_;  // those that have, or had, sessions that are served as scavengers
   std::map<scheduler::SessionId, std::unique_ptr<Session>> sessions_;
   std::map<scheduler::DeviceIndex, Device> devices_;
   PageTime police_at_{};    // zero: no limit is set
-  bool contended_ = false;  // sessions share a GPU now: the thread looks before it sleeps
-  bool leasing_ = false;    // and one at a time: a thread may come that must not wait
+  bool contended_ = false;  // sessions share a GPU now: the thread polls before it sleeps
+  bool leasing_ = false;    // and one at a time: a thread may arrive that must not wait
   PageTime copies_shared_{};
-  // Threads that want the mutex: read by the GPU scheduler's while it looks instead of sleeping, and before it takes
-  // the mutex again. Only a hint: relaxed.
+  // The number of threads that want the mutex. The GPU scheduler's thread reads it while it polls instead of sleeping,
+  // and before it takes the mutex again. Only a hint: relaxed.
   std::atomic<unsigned> wanted_{0};
-  // Whether leaving_ holds any; read as wanted_ is. Only a hint: relaxed.
+  // Whether leaving_ has elements; read like wanted_. Only a hint: relaxed.
   std::atomic<bool> anyone_leaves_{false};
   bool quit_ = false;
   std::thread thread_;

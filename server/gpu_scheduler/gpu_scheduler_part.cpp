@@ -10,7 +10,7 @@ namespace gpuwire::server {
 
 namespace {
 
-// Figures of many sessions are asked for one after the other.
+// The caller queries the figures of many sessions one after the other.
 constexpr std::chrono::nanoseconds kMetricsFresh = 20ms;
 
 constexpr const char* kRegimeNames[] = {"free", "co-run", "lease"};
@@ -21,7 +21,7 @@ static_assert(std::size(kClassNames) == scheduler::kServiceClasses);
 
 uint64_t count(std::chrono::nanoseconds time) { return uint64_t(std::max<int64_t>(time.count(), 0)); }
 
-// A session that nobody has placed shares the first device with all others.
+// A session without a placement shares the first device with all others.
 std::span<const scheduler::DeviceIndex> placed_on(const SessionRecord& session) {
   static constexpr scheduler::DeviceIndex kFirst[] = {0};
   return session.devices.empty() ? std::span<const scheduler::DeviceIndex>(kFirst) : std::span(session.devices);

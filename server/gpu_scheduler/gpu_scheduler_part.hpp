@@ -1,4 +1,4 @@
-// The GPU scheduler among the broker's parts: sessions that begin and end, tenants' settings, figures.
+// Connects the GPU scheduler with the broker: beginnings and ends of sessions, tenants' settings, figures.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@
 
 namespace gpuwire::server {
 
-// The broker's thread only. Lives as long as the broker, whose sessions it ends through `control`.
+// The broker's thread only. Exists as long as the broker, whose sessions it ends through `control`.
 class GpuSchedulerPart final : public SessionAttachments, public MetricsSource {
  public:
   GpuSchedulerPart(boost::asio::io_context& io, SessionControl& control, GpuSchedulerSettings settings);
@@ -29,7 +29,7 @@ class GpuSchedulerPart final : public SessionAttachments, public MetricsSource {
 
   // As GpuScheduler's.
   void set_scavenger(scheduler::SessionId session, bool scavenger) { scheduler_.set_scavenger(session, scavenger); }
-  // The session's charge since it began, as its figures have it. Nothing: there is no such session.
+  // Returns the session's charge since it began, as in its figures. Nothing: there is no such session.
   std::optional<std::chrono::nanoseconds> charged(scheduler::SessionId session);
 
   void refresh() override { taken_at_ = {}; }
@@ -46,8 +46,8 @@ class GpuSchedulerPart final : public SessionAttachments, public MetricsSource {
   std::map<std::string, scheduler::TenantId> tenants_;
   GpuSchedulerSnapshot taken_;
   PageTime taken_at_{};
-  // Functions that the GPU scheduler's thread posts may run after this object; that thread ends before this object
-  // goes.
+  // Functions that the GPU scheduler's thread posts may run after this object; that thread ends before this object is
+  // destroyed.
   Lifetime lifetime_;
   mutable GpuScheduler scheduler_;  // has a lock of its own
 };

@@ -12,25 +12,26 @@ using namespace std::chrono_literals;
 inline constexpr unsigned kSchedulerSpinCoresMin = 4;
 inline constexpr std::chrono::nanoseconds kSchedulerSpin =
     60us;  // while sessions share a GPU, the pages are polled for this long before sleeping
-// From here on a core is its own while sessions take turns: it does not sleep at all, because to be woken takes as long
-// as the rest of a hand-over.
+// With this many cores the thread has a core of its own while sessions take turns: it does not sleep at all, because a
+// wake-up takes as long as the rest of a hand-over.
 inline constexpr unsigned kSchedulerCoreMin = 8;
 inline constexpr std::chrono::nanoseconds kSchedulerSpinLong =
-    250us;  // from one look at all pages to the next, then; at the doorbells it looks all the time
+    250us;  // then, between two polls of all pages; it polls the doorbells all the time
 inline constexpr std::chrono::nanoseconds kAnswerTimeout =
     100ms;  // for a worker to report its uncounted work in flight
-// No worker counts faster: a submission takes a microsecond and more. The slack is for a session that has just begun.
+// No worker counts faster, because a submission takes a microsecond and more. The slack is for a session that has just
+// begun.
 inline constexpr std::chrono::nanoseconds kCountEvery = 50ns;
 inline constexpr uint64_t kCountSlack = 1u << 16;
 inline constexpr std::chrono::nanoseconds kPollAgainMin = 10us;  // between two decisions, whatever the policy asks for
-inline constexpr std::chrono::nanoseconds kSettleEvery = 100ms;  // where nothing is scheduled, and time is charged
+inline constexpr std::chrono::nanoseconds kSettleEvery = 100ms;  // without scheduling, when time is charged
 inline constexpr int kDoorbellsAtOnce = 64;
 inline constexpr double kWarnAt = 0.8;                   // of a limit
 inline constexpr uint64_t kCopyBytesPerMs = 50'000'000;  // the rate of a GPU's link to its host in one direction,
                                                          // shared by the sessions that are active on that GPU
 
-// The server's thread of interactive sessions (and higher classes) stays awake for this long after a request: where
-// there are kSchedulerCoreMin cores and such sessions are not more than this part of them.
+// The executor of a session of class interactive or above stays awake for this long after a request, if the host has
+// kSchedulerCoreMin cores and there are at most this part of them such sessions.
 inline constexpr std::chrono::microseconds kPromptPoll = 10ms;
 inline constexpr size_t kPromptPart = 4;
 

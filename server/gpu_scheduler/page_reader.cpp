@@ -9,13 +9,13 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-// A duration as its owner counts it: never back, never more than the elapsed time.
+// Returns a duration that never decreases and never exceeds the elapsed time.
 nanoseconds grown(nanoseconds before, uint64_t said, nanoseconds most) {
   return std::max(before,
                   nanoseconds(int64_t(std::min<uint64_t>(said, uint64_t(std::max(most, nanoseconds{}).count())))));
 }
 
-// Zero, or a time between the two.
+// Returns zero, or a time between the two.
 PageTime inside(int64_t said, PageTime from, PageTime to) {
   return said == 0 ? PageTime{} : std::clamp(PageTime(said), from, std::max(from, to));
 }
@@ -34,7 +34,7 @@ PageReader::Reading PageReader::read(const SessionPage& page, uint32_t opening, 
   Reading said;
   scheduler::Observation& seen = said.seen;
   auto relaxed = [](const auto& word) { return word.load(std::memory_order_relaxed); };
-  // The worker's writes before its report that work is in flight, or is not any more, are seen behind this.
+  // After this load the worker's writes before its report about work in flight are visible.
   const uint32_t in_flight = page.in_flight.load(std::memory_order_seq_cst), waiting = relaxed(page.waiting);
   const Counts counts{relaxed(page.bursts), relaxed(page.submissions), relaxed(page.completions)};
   damaged_ = damaged_ || !plausible(counts, waiting, in_flight, now);

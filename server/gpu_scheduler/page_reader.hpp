@@ -8,9 +8,9 @@
 
 namespace gpuwire::server {
 
-// The page is memory of a process that acts for a client, so nothing here believes it: each word is copied once and
-// checked; durations never go back and grow no faster than time, times lie between the session's begin and now.
-// Counters that go back, or run faster than a worker can count, and flags that are neither, are nobody's mistake.
+// The page is memory of a process that acts for a client, so the reader does not trust it: it copies and checks each
+// word once. Durations never decrease and grow no faster than time; times lie between the session's beginning and now.
+// Decreasing counters, impossibly fast counters and flags that are neither 0 nor 1 are no honest mistakes.
 class PageReader {
  public:
   explicit PageReader(PageTime began) : began_(began), last_end_(began) {}
@@ -19,10 +19,10 @@ class PageReader {
     scheduler::Observation seen;
     PageTime stuck_since{};  // zero: nothing is in flight without progress
     PageTime idle_since{};   // zero: it is not idle
-    bool damaged = false;    // it has, or had, content that no worker of this build writes: from then on it is ignored
+    bool damaged = false;    // it has, or had, content that no worker of this build writes; it is ignored from then on
   };
-  // `opening`, `opened_at`: of the gate, as the GPU scheduler has set it. `unhindered`: nothing is counted now, so
-  // samples take its place. `unanswered`: the work in flight is not known yet.
+  // `opening`, `opened_at`: of the gate, as the GPU scheduler has set it. `unhindered`: the worker counts nothing now,
+  // so the reader uses samples. `unanswered`: the work in flight is not known yet.
   Reading read(const SessionPage& page, uint32_t opening, PageTime opened_at, bool unhindered, bool unanswered,
                PageTime now);
 

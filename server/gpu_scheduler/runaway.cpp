@@ -27,7 +27,7 @@ RunawayWatch::Verdict RunawayWatch::judge(const SessionLimits& limits, PageTime 
   auto check = [&](PageTime since, milliseconds limit, const char* what) {
     if (limit.count() == 0) return;
     if (since == PageTime{}) since = now;  // it could begin at any moment
-    // A page may show a new beginning at every poll; warnings do not become more frequent by that.
+    // A page may show a new beginning at every poll; this does not make warnings more frequent.
     PageTime warns = warning_time(std::max(since, warned_at_), limit), ends = since + limit;
     PageTime next = now < warns ? std::min(warns, ends) : ends;
     verdict.next = verdict.next ? std::min(*verdict.next, next) : next;

@@ -1,4 +1,4 @@
-// Kernels that never end and sessions that only hold memory: when to warn, when to end them.
+// Decides when to warn of endless kernels and idle sessions, and when to end them.
 #pragma once
 
 #include <chrono>
@@ -24,12 +24,12 @@ class RunawayWatch {
     enum class Kind : uint8_t { nothing, warn, end } kind = Kind::nothing;
     std::string text;  // one line for the client
     StopKind stop = StopKind::ended;
-    std::optional<PageTime> next;  // when to ask again at the latest
+    std::optional<PageTime> next;  // the latest time of the next check
   };
-  // `stuck_since`, `idle_since`: zero: it is not. Each time is warned of once, none sooner after another warning than
-  // its limit warns at, and the session is ended once.
+  // `stuck_since`, `idle_since`: zero: the session is not stuck or idle. The function warns once of each time, leaves
+  // at least the time of a warning between two warnings, and ends the session once.
   Verdict judge(const SessionLimits& limits, PageTime stuck_since, PageTime idle_since, PageTime now);
-  // The last warning, while its cause persists.
+  // Returns the last warning, while its cause persists.
   const std::string& warning() const { return warning_; }
 
  private:

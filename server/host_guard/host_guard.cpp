@@ -19,7 +19,7 @@ namespace {
 using scheduler::TenantId;
 
 constexpr uint64_t kMiB = 1u << 20;
-// How the software device names itself (server/software_device/driver/device/device.cpp).
+// The software device's name (server/software_device/driver/device/device.cpp).
 constexpr const char* kSoftwareDeviceName = "gpuwire software device";
 
 uint64_t sum(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
@@ -45,7 +45,7 @@ int kill_order(const KillOrder& facts) {
   auto thousandths = [&](uint64_t bytes) {
     return int(double(kKillOrderMax) * std::min(1.0, double(bytes) / double(facts.machine_bytes)));
   };
-  // Half of its memory counts, so that the sum stays below that of a tenant with an excess.
+  // The score uses half of the memory, so that the sum stays below that of a tenant with an excess.
   const int sum = kKillOrderOfWorkers + thousandths(facts.counted_bytes) / 2;
   const int within = std::max(0, sum - thousandths(facts.process_bytes));
   const double part = facts.slack_bytes ? std::min(1.0, double(facts.excess_bytes) / double(facts.slack_bytes)) : 1.0;
@@ -86,7 +86,7 @@ size_t HostGuard::workers_of(TenantId tenant) const {
       std::ranges::count_if(watched_, [&](const auto& entry) { return entry.second.record.tenant_id == tenant; }));
 }
 
-// The bound of all workers of the tenant beyond their initial memory; UINT64_MAX: no bound.
+// Returns the bound of all workers of the tenant beyond their initial memory; UINT64_MAX: no bound.
 uint64_t HostGuard::bound_of(TenantId tenant, size_t workers) const {
   auto found = host_bytes_.find(tenant);
   if (found == host_bytes_.end() || found->second == 0) return UINT64_MAX;
@@ -137,7 +137,7 @@ void HostGuard::note(const SessionRecord& session, KeptSession& kept) const {
     kept.host_before_bytes = found->second.before_bytes;
 }
 
-// By number only after the process is known to be the same: the pool holds the session's pidfd, and it lives.
+// The process number is safe to use: the pool holds the session's pidfd, and the process is alive.
 tl::expected<void, std::string> HostGuard::adopt(const SessionRecord& session, const KeptSession& kept,
                                                  KeptEntry& descriptors) {
   OwnedDescriptor& process = descriptors.descriptors[size_t(KeptDescriptor::process)];
@@ -225,7 +225,7 @@ uint64_t HostGuard::charged(const SessionRecord& session) const {
   return bytes;
 }
 
-// A worker reports its own charge, which therefore hides no more than its tenant may have.
+// A worker reports its own charge, so the charge counts at most as much as the tenant's limit.
 uint64_t HostGuard::excess(TenantId tenant, uint64_t has, uint64_t charged) const {
   auto bound = host_bytes_.find(tenant);
   if (bound != host_bytes_.end() && bound->second) charged = std::min(charged, sum(bound->second, device_bytes_here_));
@@ -243,7 +243,7 @@ void HostGuard::order(Watched& watched, uint64_t excess_bytes) {
   if (watched.process && signal_process(watched.process, 0) == 0) set_kill_order(watched.record.worker_pid, order);
 }
 
-// The tenant has more than it may: its largest session goes, one at a look.
+// The tenant exceeds its bound: its largest session ends, one at each check.
 void HostGuard::judge(TenantId tenant) {
   Watched* largest = nullptr;
   uint64_t all = 0;

@@ -20,10 +20,10 @@
 namespace gpuwire::server {
 
 inline constexpr std::chrono::milliseconds kHostPoll{250};
-// A tenant above this many times its bound is not asked to end: its largest worker is killed.
+// If a tenant exceeds this multiple of its bound, its largest worker is killed at once.
 inline constexpr uint64_t kKilledAtTimes = 2;
-// Threads of one worker. The worker itself bounds the threads for waiting calls (kBlockedWaitersMax), so only a
-// compromised worker has more; all users' processes together have as many numbers as the machine has.
+// The limit of one worker's threads. The worker itself bounds the threads for waiting calls (kBlockedWaitersMax), so
+// only a compromised worker has more. The machine's process numbers are limited for all users together.
 inline constexpr uint64_t kWorkerThreadsMax = 4096;
 // The part of the machine's memory for a tenant without a configured value.
 inline constexpr uint64_t kHostPartOfMachine = 2;
@@ -33,22 +33,22 @@ inline constexpr uint64_t kSlackPartOfMachine = 8;
 inline constexpr uint64_t kSessionSlackBytes = 64u << 20;
 inline constexpr int kKillOrderMax = 1000;  // oom_score_adj (proc_pid_oom_score_adj(5))
 
-// When the machine has no memory left the kernel kills the process with the largest sum of the thousandths of the
-// machine that it has and this number. The sum is to be largest for the workers of a tenant that has more than it is
-// charged, up to kKillOrderMax where that is all its slack; among workers of others, for those that have most, but
-// never beyond kKillOrderMax.
+// When the machine runs out of memory, the kernel kills the process with the largest sum of its memory (in thousandths
+// of the machine's) and this number. The sum is largest for the workers of a tenant that uses more than its charge; it
+// reaches kKillOrderMax when the excess is the whole slack. Among other workers it is largest for those with the most
+// memory, but never above kKillOrderMax.
 struct KillOrder {
   uint64_t machine_bytes = 0;
   uint64_t process_bytes = 0;  // the kernel's figure
   uint64_t counted_bytes =
-      0;  // the kernel's figure, or the charge: the driver's pinned memory is in no figure of the kernel's
+      0;  // the kernel's figure, or the charge: the kernel's figures lack the driver's pinned memory
   uint64_t excess_bytes = 0;  // of the tenant, beyond its charge
   uint64_t slack_bytes = 0;   // of the tenant
 };
 int kill_order(const KillOrder& facts);
 
-// Where no control group shares out processor time: how much nicer a worker is than the broker, by class. Values below
-// 0 only root may give.
+// Without control groups for processor time: a worker's nice value relative to the broker's, by class. Only root may
+// set negative values.
 int processor_niceness(scheduler::ServiceClass service_class);
 
 // The broker's thread only.
@@ -56,13 +56,13 @@ class HostGuard final : public SessionAttachments {
  public:
   struct Settings {
     uint64_t machine_bytes = 0;                         // 0: unknown
-    uint64_t host_bytes = 0;                            // of a tenant whose configuration says nothing; 0: no bound
+    uint64_t host_bytes = 0;                            // of a tenant without a configured value; 0: no bound
     uint64_t slack_bytes = kHostSlackBytes;             // of a tenant
     uint64_t session_slack_bytes = kSessionSlackBytes;  // and of each of its sessions
     uint64_t threads_max = kWorkerThreadsMax;           // of one worker
     std::chrono::milliseconds poll = kHostPoll;
     std::function<uint64_t(const SessionRecord&)> charged;  // the ledger's figure for the session; may be empty
-    // The same of a device; only asked about devices whose memory is this machine's.
+    // The same for a device; only called for devices whose memory is this machine's.
     std::function<uint64_t(const SessionRecord&, scheduler::DeviceIndex)> charged_on_device;
     std::optional<WorkerGroups> groups;
   };
@@ -83,10 +83,10 @@ class HostGuard final : public SessionAttachments {
  private:
   struct Watched {
     SessionRecord record;
-    OwnedDescriptor process;  // a pidfd: the number may be another process's when this one is gone
+    OwnedDescriptor process;  // a pidfd, because another process may get the number later
     ProcessStatus status;
     uint64_t before_bytes = 0;   // the process's memory when it got its session
-    uint64_t bytes = 0;          // beyond that, when it was looked at last
+    uint64_t bytes = 0;          // beyond that, at the last check
     uint64_t process_bytes = 0;  // in all, then
     uint64_t charged = 0;        // then
     uint64_t threads = 0;        // then

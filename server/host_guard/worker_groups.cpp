@@ -37,7 +37,8 @@ tl::expected<void, std::string> make(const fs::path& group) {
   return tl::unexpected(fmt::format("{}: {}", group.string(), std::strerror(errno)));
 }
 
-// Of this program's own: its keeper, its workers. Their names are theirs to change, so this decides about nothing else.
+// Returns whether the process is one of this program's own, its keeper or a worker. Processes can change their names,
+// so no other decision uses this.
 bool is_ours(pid_t process) {
   std::ifstream file(fmt::format("/proc/{}/comm", process));
   std::string name;
@@ -52,7 +53,7 @@ void move_ours(const fs::path& from, const fs::path& to) {
   }
 }
 
-// From an earlier server, whose tenants may have been others. A group with processes in it stays.
+// Removes the groups of an earlier server, which may have had other tenants. A group with processes stays.
 void remove_empty(const fs::path& own) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(own, error))
@@ -64,7 +65,7 @@ std::set<std::string> controllers_of(const fs::path& own) {
   return {std::istream_iterator<std::string>(file), {}};
 }
 
-// A machine whose controllers are still in cgroup v1 gives its groups of v2 none.
+// On a machine whose controllers are in cgroup v1, groups of v2 have no controllers.
 tl::expected<void, std::string> has_controllers(const fs::path& own) {
   const std::set<std::string> given = controllers_of(own);
   for (const char* needed : {"memory", "pids"}) {
@@ -76,8 +77,8 @@ tl::expected<void, std::string> has_controllers(const fs::path& own) {
 
 }  // namespace
 
-// The time of each class is this multiple of the next one's, as the scheduler's classes are spaced: interactive work is
-// not delayed by work that nobody waits for.
+// Each class gets this multiple of the next class's processor time, in the order of the scheduler's classes, so that
+// background work does not delay interactive work.
 unsigned processor_weight(scheduler::ServiceClass service_class) {
   switch (service_class) {
     case scheduler::ServiceClass::realtime: return 1000;
@@ -114,7 +115,7 @@ tl::expected<WorkerGroups, std::string> WorkerGroups::open(const fs::path& own) 
     return tl::unexpected(divided.error());
   }
   remove_empty(own);
-  // By itself: where it may not be divided, memory is bounded all the same.
+  // Enabled separately: if the server may not divide processor time, memory is still bounded.
   const bool weighs = controllers_of(own).contains("cpu") && write_word(own / "cgroup.subtree_control", "+cpu");
   if (weighs) static_cast<void>(write_word(broker / "cpu.weight", std::to_string(kBrokerWeight)));
   return WorkerGroups(own, weighs);
@@ -149,7 +150,7 @@ tl::expected<void, std::string> WorkerGroups::join(const std::string& tenant, pi
 }
 
 void WorkerGroups::remove(const std::string& tenant) {
-  // A process that was reaped a moment ago may still be in it; then it is used again.
+  // A process that was just reaped may still be in the group; then the group stays and is used again.
   if (::rmdir(group(tenant).c_str()) == 0) made_.erase(tenant);
 }
 

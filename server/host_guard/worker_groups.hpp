@@ -14,41 +14,41 @@
 
 namespace gpuwire::server {
 
-// Processes and threads of one tenant at once.
+// The limit of processes and threads of one tenant.
 inline constexpr unsigned kGroupProcessesMax = 16 * 1024;
-// Shares of processor time (cpu.weight): of the broker and the processes around it, which use little and hold up
-// everybody, and of a tenant's workers together, however many sessions it has.
+// Shares of processor time (cpu.weight): of the broker and its helper processes, which use little but could delay all
+// sessions, and of all workers of a tenant together, whatever the number of its sessions.
 inline constexpr unsigned kBrokerWeight = 2000;
 unsigned processor_weight(scheduler::ServiceClass service_class);
 
-// Tenants are named, never numbered: a number is another tenant's after a restart with another configuration, while the
-// kernel goes on charging the group for memory that its first workers left in it. The destructor removes the groups,
-// and the constructor those that an earlier server has left empty.
+// Groups are named by tenants and not numbered: after a restart with another configuration a number would belong to
+// another tenant, while the kernel still charges the group for memory that its first workers left in it. The destructor
+// removes the groups, and the constructor removes empty groups of an earlier server.
 class WorkerGroups {
  public:
-  // The groups are made beside `own`, a group whose memory this process may divide; this process, its later children,
-  // and processes of a previous server in `own`, move into one of its own there, as version 2 requires. The error gives
-  // the reason why there are none: no such mount, no right, other processes in the group.
+  // Makes the groups within `own`, a group whose memory this process may divide. This process, its later children, and
+  // processes of a previous server in `own` move into a separate group there, as version 2 requires. The error gives
+  // the reason why groups are impossible: no such mount, no right, other processes in the group.
   static tl::expected<WorkerGroups, std::string> open(const std::filesystem::path& own);
-  // This process's group. The error: the machine has no version 2.
+  // Returns this process's group. The error: the machine has no version 2.
   static tl::expected<std::filesystem::path, std::string> own_group();
 
   WorkerGroups(WorkerGroups&&) = default;
   WorkerGroups& operator=(WorkerGroups&&) = delete;
   ~WorkerGroups();
 
-  // Whether the tenants' groups share out processor time, too.
+  // Returns whether the tenants' groups also divide processor time.
   bool weighs() const { return weighs_; }
-  // The bound of the tenant's processes together from now on; UINT64_MAX: none.
+  // Sets the bound of all processes of the tenant together; UINT64_MAX: none.
   tl::expected<void, std::string> bound(const std::string& tenant, uint64_t bytes);
-  // After bound(). Without effect where groups do not weigh.
+  // Call it after bound(). Has no effect if groups do not divide processor time.
   tl::expected<void, std::string> weigh(const std::string& tenant, scheduler::ServiceClass service_class);
   // After bound().
   tl::expected<void, std::string> join(const std::string& tenant, pid_t worker);
-  // No worker of the tenant is left.
+  // Called when no worker of the tenant is left.
   void remove(const std::string& tenant);
 
-  // The name of a tenant's group: of letters and digits, whatever the tenant is called.
+  // Returns the name of a tenant's group, which consists of letters and digits for any tenant name.
   static std::string name_of(const std::string& tenant);
 
  private:

@@ -25,8 +25,9 @@ tl::expected<Authority, std::string> load_authority(const fs::path& directory) {
   return authority;
 }
 
-// The key first: a server that is notified of the new certificate finds its key. A reader between the two writes sees a
-// pair that does not belong together, keeps its present pair, and reads again at the next change.
+// The key is written first, so that a server that is notified of the new certificate finds its key. A reader between
+// the two writes detects that certificate and key do not match, keeps its present pair, and reads again at the next
+// change.
 tl::expected<void, std::string> write_server(const fs::path& directory, const Issued& server) {
   if (auto written = replace_private_file(directory / kServerKeyFile, server.key_pem); !written) return written;
   return replace_private_file(directory / kServerCertificateFile, server.certificate_pem);
@@ -44,7 +45,7 @@ tl::expected<void, std::string> may_be_user(const std::string& user) {
       "\"{}\" is not a user name: it must be 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-', and not begin with a dot", user));
 }
 
-// A token with further fields from the caller.
+// Makes a token with further fields from the caller.
 tl::expected<NewCredential, std::string> make_token(const fs::path& directory, const std::string& tenant, WallTime now,
                                                     WallTime expires) {
   if (!is_tenant_name(tenant))
@@ -70,7 +71,7 @@ tl::expected<NewCredential, std::string> make_token(const fs::path& directory, c
   return made;
 }
 
-// Writes the tenant's file, then the register; takes the file away again when the register cannot be written.
+// Writes the tenant's file, then the register; removes the file again if the register cannot be written.
 tl::expected<void, std::string> enter(const fs::path& directory, const NewCredential& made, const fs::path& out) {
   auto credentials = read_register(directory);
   if (!credentials) return Failure(credentials.error());

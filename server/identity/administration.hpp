@@ -13,11 +13,11 @@
 namespace gpuwire::server {
 
 struct InitOptions {
-  std::vector<std::string> hosts;  // that clients may write; the first names the server
+  std::vector<std::string> hosts;  // that clients may use; the first names the server
   unsigned authority_days = kAuthorityDays, server_days = kServerDays;
 };
-// An authority, a server certificate and an empty register. The error: there is an identity already, or the folder
-// cannot be written.
+// Makes an authority, a server certificate and an empty register. The error: the folder already has an identity, or is
+// not writable.
 tl::expected<void, std::string> init_identity(const std::filesystem::path& directory, const InitOptions& options,
                                               WallTime now);
 
@@ -36,24 +36,24 @@ tl::expected<NewCredential, std::string> add_token(const std::filesystem::path& 
                                                    unsigned days, const std::filesystem::path& out, WallTime now,
                                                    const std::string& user = {});
 
-// A token for one job of a batch system.
+// Makes a token for one job of a batch system.
 struct JobToken {
   std::string tenant, job;
   unsigned gpus = 1;  // that the job's sessions may have, all together
   std::chrono::seconds lifetime{};
 };
 inline constexpr std::chrono::seconds kJobLifetimeMin{60}, kJobLifetimeMax{std::chrono::hours(24) * 366};
-// A job may have several (one for each of its nodes); they share its GPUs. `text`: the token alone. Tokens of jobs long
-// over are forgotten.
+// A job may have several tokens (one for each of its nodes), which share its GPUs. `text`: only the token. The function
+// removes tokens of jobs that ended long ago.
 tl::expected<NewCredential, std::string> add_job_token(const std::filesystem::path& directory, const JobToken& wanted,
                                                        WallTime now);
-// All tokens of a job. Returns those revoked by this call; empty: none was valid, which is no error, for a job may be
-// over before it began.
+// Revokes all tokens of a job. Returns the tokens revoked by this call; empty: none was valid, which is no error,
+// because a job may end before it begins.
 tl::expected<std::vector<Credential>, std::string> revoke_job(const std::filesystem::path& directory,
                                                               const std::string& job, bool end_sessions, WallTime now);
 
-// By tenant, "tenant/user", serial or token id: returns the credentials revoked by this call. The error: nothing has
-// this name.
+// Revokes credentials by tenant, "tenant/user", serial or token id. Returns the credentials revoked by this call. The
+// error: no credential has this name.
 tl::expected<std::vector<Credential>, std::string> revoke_credentials(const std::filesystem::path& directory,
                                                                       const std::string& name_or_id, bool end_sessions,
                                                                       WallTime now);
@@ -63,13 +63,13 @@ struct ServerFacts {
   WallTime authority_expires, server_expires;
   std::vector<std::string> hosts;
 };
-// A new key and certificate for the server, by the same authority, so that clients notice nothing. `hosts` are added to
-// the names that there were, or with `replace_hosts` take their place if there are any.
+// Makes a new key and certificate for the server, signed by the same authority, so that clients notice nothing. Adds
+// `hosts` to the present names, or replaces these with `replace_hosts`, if `hosts` is not empty.
 tl::expected<ServerFacts, std::string> renew_server(const std::filesystem::path& directory,
                                                     const std::vector<std::string>& hosts, bool replace_hosts,
                                                     unsigned days, WallTime now);
-// The authority for this many days more, by its own key: certificates that it has signed stay valid. Takes effect for
-// clients that trust its new certificate (later bundles have it); others trust the old one until that expires.
+// Renews the authority for this many days, with its own key: certificates that it has signed stay valid. Takes effect
+// for clients that trust its new certificate, which later bundles contain; others trust the old one until it expires.
 tl::expected<ServerFacts, std::string> renew_authority_of(const std::filesystem::path& directory, unsigned days,
                                                           WallTime now);
 tl::expected<ServerFacts, std::string> server_facts(const std::filesystem::path& directory);

@@ -17,7 +17,7 @@ constexpr size_t kSerialBits = 128;
 constexpr size_t kHostBytesMax = 253;
 constexpr size_t kTenantNameBytesMax = 64;
 
-// The common fields of every certificate that is made here, and the varying ones.
+// Makes a certificate with the fields that all certificates have in common, and the given ones.
 struct Shape {
   std::string common_name;
   std::string basic_constraints, key_usage;
@@ -34,7 +34,7 @@ bool is_ip_address(const std::string& host) {
   return ::inet_pton(AF_INET, host.c_str(), address) == 1 || ::inet_pton(AF_INET6, host.c_str(), address) == 1;
 }
 
-// In libcrypto's notation, whose commas and colons no checked host can contain by surprise.
+// Returns the names in libcrypto's notation. A checked host name contains no commas or colons that could be misread.
 tl::expected<std::string, std::string> alternative_names(const std::vector<std::string>& hosts) {
   if (hosts.empty() || hosts.size() > kHostsMax)
     return tl::unexpected(fmt::format("{} host names; a server certificate has 1 to {}", hosts.size(), kHostsMax));
@@ -140,7 +140,7 @@ std::string text_of(const ASN1_STRING* value) {
   return {reinterpret_cast<const char*>(ASN1_STRING_get0_data(value)), size_t(ASN1_STRING_length(value))};
 }
 
-// Never asks a terminal: keys that are encrypted cannot be used by a server that starts by itself.
+// Never asks for a password on a terminal: a server that starts unattended cannot use encrypted keys.
 int no_passphrase(char*, int, int, void*) { return -1; }
 
 }  // namespace
@@ -209,7 +209,7 @@ tl::expected<Issued, std::string> issue_server_certificate(const Authority& auth
   auto names = alternative_names(hosts);
   if (!names) return tl::unexpected(names.error());
   return issue(
-      {.common_name = hosts.front().substr(0, kTenantNameBytesMax),  // X.520's bound of a common name is the same
+      {.common_name = hosts.front().substr(0, kTenantNameBytesMax),  // the same limit as X.520's for a common name
        .basic_constraints = "critical,CA:FALSE",
        .key_usage = "critical,digitalSignature",
        .extended_key_usage = "serverAuth",

@@ -1,4 +1,4 @@
-// The expiries of a server's and its tenants' credentials, so that nobody finds out by a refusal.
+// Lists the coming expiries of the server's and its tenants' credentials, so that they can be announced.
 #pragma once
 
 #include <filesystem>
@@ -11,29 +11,29 @@
 
 namespace gpuwire::server {
 
-// Announced from this long before the end on: people hand certificates out, and some of them are away.
+// Expiries are announced this long in advance, because people distribute certificates by hand and may be away.
 inline constexpr std::chrono::hours kExpiryNotice{30 * 24};
-// A credential that ended this long ago is not missed any more.
+// A credential that expired this long ago is not listed any more.
 inline constexpr std::chrono::hours kExpiryForgotten{30 * 24};
 
 struct Expiry {
   enum class Of : uint8_t { authority, server, tenant } of = Of::server;
   std::string tenant;  // of a tenant's
-  std::string user;    // the user of the tenant that it was given to; empty: no particular user
+  std::string user;    // the user of the tenant who owns it; empty: no particular user
   CredentialKind kind = CredentialKind::certificate;
   std::string id;        // a certificate's serial, a token's id
-  bool renewed = false;  // its owner has another of its kind that counts for longer: nobody needs to act
+  bool renewed = false;  // its owner has another of its kind that is valid for longer, so no action is needed
   WallTime expires;      // WallTime::max(): never
 };
 
-// Each credential, by tenant, user, kind and end. Revoked ones and tokens of jobs do not count, nor those that ended
-// long ago or had been renewed when they ended.
+// Returns the credentials by tenant, user, kind and expiry, without revoked ones, tokens of jobs, credentials that
+// expired long ago, and expired credentials that had been renewed.
 std::vector<Expiry> expiries_of(const Register& credentials, WallTime now);
-// Those of authority, server and tenants, in this order. The error names the file.
+// Returns the expiries of authority, server and tenants, in this order. The error names the file.
 tl::expected<std::vector<Expiry>, std::string> expiries(const std::filesystem::path& directory, WallTime now);
 
-// "the server's certificate expires on 2026-12-05 17:00 UTC, in 12 days: gpuwire admin renew"; empty: it is not due
-// within kExpiryNotice, or has been renewed.
+// Returns for example "the server's certificate expires on 2026-12-05 17:00 UTC, in 12 days: gpuwire admin renew";
+// empty: the credential does not expire within kExpiryNotice, or was renewed.
 std::string expiry_line(const Expiry& what, WallTime now);
 const char* name_of(Expiry::Of what);
 const char* name_of(CredentialKind kind);

@@ -24,7 +24,7 @@ std::string failure(const fs::path& file, int error) {
   return fmt::format("{}: {}", file.string(), std::strerror(error));
 }
 
-// The user whose server reads a folder: root's commands work for that user, too.
+// Returns the user whose server reads a folder: root's commands work for that user, too.
 uid_t owner_of(const fs::path& folder) {
   struct stat facts {};
   return ::geteuid() == 0 && ::stat(folder.empty() ? "." : folder.c_str(), &facts) == 0 ? facts.st_uid : ::geteuid();
@@ -36,7 +36,7 @@ bool give_to_owner_of(const fs::path& folder, int descriptor) {
   return owner == ::geteuid() || ::fchown(descriptor, owner, gid_t(-1)) == 0;
 }
 
-// Empty: it is the owner's alone.
+// Empty: only the owner can access it.
 std::string why_not_private(const struct stat& facts, uid_t owner) {
   if (facts.st_uid != ::geteuid() && facts.st_uid != 0 && facts.st_uid != owner)
     return fmt::format("it belongs to user {}, not to the one that the server runs as", facts.st_uid);
@@ -63,7 +63,7 @@ bool write_whole(int descriptor, std::string_view text) {
   return ::fsync(descriptor) == 0;
 }
 
-// `of_folder`: it belongs to the owner of its folder.
+// `of_folder`: the file has to belong to the owner of its folder.
 tl::expected<void, std::string> write_new(const fs::path& file, std::string_view text, bool of_folder) {
   OpenFile out{::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600)};
   if (out.descriptor < 0) return tl::unexpected(failure(file, errno));
@@ -170,7 +170,7 @@ tl::expected<std::string, std::string> read_descriptor(int descriptor, std::stri
 tl::expected<void, std::string> replace_private_file(const fs::path& file, std::string_view text) {
   fs::path fresh = file;
   fresh += ".new";
-  ::unlink(fresh.c_str());  // of an interrupted process; the lock's holder is alone
+  ::unlink(fresh.c_str());  // left by an interrupted process; the lock's holder is the only writer
   if (auto written = write_new(fresh, text, true); !written) return written;
   if (::rename(fresh.c_str(), file.c_str()) != 0) {
     int error = errno;

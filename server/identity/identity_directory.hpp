@@ -18,13 +18,13 @@ inline constexpr std::string_view kAuthorityCertificateFile = "ca.pem", kAuthori
 inline constexpr size_t kPemBytesMax = 1u << 20;
 inline constexpr unsigned kLockWaitMs = 5000;  // for another `gpuwire admin` to finish
 
-// As root /etc/gpuwire/identity, else gpuwire/server in the user's configuration folder.
+// Returns /etc/gpuwire/identity for root, else gpuwire/server in the user's configuration folder.
 std::filesystem::path default_identity_directory();
 
-// The error that the folder has no identity, with the command that makes one.
+// Returns the error text for a folder without an identity, with the command that makes one.
 std::string why_no_identity(const std::filesystem::path& directory);
 
-// One process at a time changes the folder; readers need no lock. Released by the destructor.
+// Lets one process at a time change the folder; readers need no lock. The destructor releases the lock.
 class IdentityLock {
  public:
   static tl::expected<IdentityLock, std::string> take(const std::filesystem::path& directory);
@@ -37,20 +37,19 @@ class IdentityLock {
   int descriptor_;
 };
 
-// Makes it, 0700, with its parents. The error: it cannot be, or is there and open to others.
+// Makes the folder, 0700, with its parents. The error: this failed, or the folder exists and others can access it.
 tl::expected<void, std::string> make_identity_directory(const std::filesystem::path& directory);
 
-// All errors are "FILE: why".
-// Opens a file of ours for reading: regular, no link, of this user or root, for nobody else. A descriptor (the
-// caller's).
+// All errors are "FILE: reason". Opens a private file for reading: a regular file and no link, owned by this user or
+// root, and accessible to nobody else. Returns a descriptor, which the caller owns.
 tl::expected<int, std::string> open_private_file(const std::filesystem::path& file);
 tl::expected<std::string, std::string> read_private_file(const std::filesystem::path& file, size_t bytes_max);
-// From the beginning of an open one, whatever its position.
+// Reads an open file from its beginning, whatever its position.
 tl::expected<std::string, std::string> read_descriptor(int descriptor, std::string_view name, size_t bytes_max);
-// 0600; a reader sees the old text or the new one. Written by root into another user's folder, the file belongs to that
-// user, the server's.
+// Writes a file of mode 0600; a reader sees the old text or the new one. If root writes into another user's folder, the
+// file belongs to that user, as whom the server runs.
 tl::expected<void, std::string> replace_private_file(const std::filesystem::path& file, std::string_view text);
-// 0600, of the caller, and must not be there yet.
+// Writes a new file of mode 0600, owned by the caller, which must not exist yet.
 tl::expected<void, std::string> create_private_file(const std::filesystem::path& file, std::string_view text);
 
 tl::expected<Register, std::string> read_register(const std::filesystem::path& directory);

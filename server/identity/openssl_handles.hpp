@@ -24,7 +24,7 @@ using OpensslHandle = std::unique_ptr<Object, OpensslFree>;
 using CertificateHandle = OpensslHandle<X509>;
 using KeyHandle = OpensslHandle<EVP_PKEY>;
 
-// "WHAT: the first error that this thread's queue holds"; the queue is empty afterwards.
+// Returns "WHAT: ERROR" with the first error of this thread's queue, and empties the queue.
 std::string openssl_error(std::string_view what);
 
 }  // namespace gpuwire::server

@@ -80,13 +80,13 @@ json json_of(const Credential& credential) {
   return entry;
 }
 
-// By its tenant, its tenant and user, or its id. No name of a tenant has a slash.
+// Matches a credential by tenant, "tenant/user" or id. Names of tenants contain no slash.
 bool is_called(const Credential& one, std::string_view name_or_id) {
   return one.tenant == name_or_id || one.id == name_or_id ||
          (!one.user.empty() && label_of(one.tenant, one.user) == name_or_id);
 }
 
-// Those that match do not count any more; the answer: those that did until now.
+// Revokes the matching credentials; returns those that were valid until now.
 template <class Matches>
 std::vector<Credential> revoke_matching(std::vector<Credential>& credentials, bool end_sessions, WallTime now,
                                         Matches matches) {
@@ -197,8 +197,8 @@ std::string why_invalid(const Credential& credential, WallTime now) {
   return {};
 }
 
-// By the calendar of the standard library: the C library's functions want to read the machine's time zone, which the
-// login process cannot.
+// Uses the standard library's calendar, because the C library's functions read the machine's time zone, which the login
+// process cannot access.
 std::string to_text(WallTime time) {
   using namespace std::chrono;
   const auto day = floor<days>(time);

@@ -1,4 +1,4 @@
-// The credentials that a server has given out, their owners, and the revoked ones: register.json.
+// The credentials that a server has issued, with their owners and revocations: register.json.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ inline constexpr size_t kCredentialsMax = 65'536;
 inline constexpr size_t kRegisterBytesMax = 32u << 20;
 inline constexpr size_t kJobNameBytesMax = 128;
 inline constexpr unsigned kJobGpusMax = 1024;
-// Tokens of jobs are forgotten this long after their expiry: a cluster makes many, and none of their programs runs by
+// Tokens of jobs are removed this long after their expiry: a cluster makes many, and none of their programs runs by
 // then.
 inline constexpr std::chrono::hours kJobTokensKeptFor{1};
 
@@ -28,53 +28,54 @@ struct Credential {
   CredentialKind kind = CredentialKind::certificate;
   std::string id;  // a certificate's serial, a token's id
   std::string tenant;
-  std::string user;  // the user of the tenant that it was given to; empty: no particular user
+  std::string user;  // the user of the tenant who owns it; empty: no particular user
   WallTime issued, expires;
   std::optional<WallTime> revoked;
-  bool end_sessions = false;  // with `revoked`: running sessions that it began are ended
+  bool end_sessions = false;  // with `revoked`: end running sessions of this credential
   TokenHash hash{};           // of a token
   std::string job;            // of a token that was made for a batch system's job: the job, in the batch system's words
-  unsigned gpus = 0;          // with `job`: how many GPUs the job's sessions may have, all together
+  unsigned gpus = 0;          // with `job`: the number of GPUs of all of the job's sessions together
 };
 
 // A value; no locks.
 class Register {
  public:
-  // The error describes the fault of the text, without any of its secrets (it has none but hashes).
+  // The error describes the fault of the text, without secrets (the text contains only hashes).
   static tl::expected<Register, std::string> parse(const std::string& json);
   std::string text() const;
 
   const std::vector<Credential>& credentials() const { return credentials_; }
-  // False: there are kCredentialsMax, or one with this id.
+  // False: the register has kCredentialsMax entries, or one with this id.
   bool add(Credential credential);
   const Credential* find(CredentialKind kind, std::string_view id) const;
   // Of either kind.
   const Credential* find(std::string_view id) const;
-  // Looks at every token, whatever it finds: the time says nothing about which there are.
+  // Compares with every token, whatever it finds, so that the time reveals nothing about the tokens.
   const Credential* find_token(std::string_view token) const;
-  // Those of a tenant or "tenant/user" of this name, or the one with this id, that counted until now; all of them do
-  // not any more. Those already revoked are only given `end_sessions`.
+  // Revokes the credentials of this tenant or "tenant/user", or the one with this id, and returns those that were valid
+  // until now. For already revoked ones it only sets `end_sessions`.
   std::vector<Credential> revoke(std::string_view name_or_id, bool end_sessions, WallTime now);
-  // The same for all tokens of a job.
+  // Does the same for all tokens of a job.
   std::vector<Credential> revoke_job(std::string_view job, bool end_sessions, WallTime now);
   // Drops the tokens of jobs that were revoked or expired before this time.
   void forget_jobs(WallTime before);
-  // Whether any, revoked or not, matches.
+  // Returns whether any credential, revoked or not, matches.
   bool knows(std::string_view name_or_id) const;
 
  private:
   std::vector<Credential> credentials_;
 };
 
-// "course/anna", or the tenant alone where there is no user.
+// Returns for example "course/anna", or only the tenant if there is no user.
 std::string label_of(std::string_view tenant, std::string_view user);
 
-// 1 to kJobNameBytesMax letters, digits, and any of ._-:/@+
+// Returns whether the text has 1 to kJobNameBytesMax letters, digits, and any of ._-:/@+
 bool is_job_name(std::string_view name);
 
-// Why a credential does not count now ("was revoked on 2026-11-21 17:00 UTC", "expired on ..."); empty: it does.
+// Returns why a credential is invalid now ("was revoked on 2026-11-21 17:00 UTC", "expired on ..."); empty: it is
+// valid.
 std::string why_invalid(const Credential& credential, WallTime now);
-// "2026-11-21T17:00:00Z" and back; the way of register.json.
+// Converts times to text such as "2026-11-21T17:00:00Z" and back, as in register.json.
 std::string to_text(WallTime time);
 std::optional<WallTime> time_from_text(const std::string& text);
 // "2026-11-21 17:00 UTC", for people.

@@ -1,5 +1,5 @@
-// The login process's basis for authenticating clients: the server's certificate and key, the authority, the register.
-// Made anew when a file changes.
+// The data with which the login process authenticates clients: the server's certificate and key, the authority, the
+// register. Loaded again when a file changes.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ struct IdentityTexts {
   std::string authority, server_certificate, server_key, credentials;
 };
 
-// Which file of the identity folder is which text, in the order of IdentityFile, in which the broker sends them.
+// The files of the identity folder, in the order of IdentityFile, in which the broker sends their texts.
 struct IdentityFileText {
   std::string_view name;
   size_t bytes_max;
@@ -33,7 +33,7 @@ inline constexpr std::array<IdentityFileText, 4> kIdentityFileTexts{
      {kServerKeyFile, kPemBytesMax, &IdentityTexts::server_key},
      {kRegisterFile, kRegisterBytesMax, &IdentityTexts::credentials}}};
 
-// Immutable, shared by the connections that began under it.
+// Immutable, shared by the connections that began with it.
 class ServerIdentity {
  public:
   // The error names the file and the reason: unreadable, key and certificate do not belong together, expired, of
@@ -42,9 +42,10 @@ class ServerIdentity {
                                                                                WallTime now);
 
   const Register& credentials() const { return credentials_; }
-  // A server's end for a connected socket that does not block; null: out of memory. `socket` stays the caller's.
+  // Makes the server's TLS end for a connected, non-blocking socket; null: out of memory. The caller keeps the
+  // ownership of `socket`.
   tls::Connection connect(int socket) const;
-  // After the handshake: the client's certificate; none: no certificate.
+  // Returns the client's certificate after the handshake; none: no certificate.
   static std::optional<ShownCertificate> shown_certificate(SSL* connection);
 
  private:

@@ -14,7 +14,7 @@ RefusalKind kind_of(const Credential& credential) {
 
 RefusedTenant why_not_verified(const ShownCertificate& shown) {
   RefusedTenant refused{
-      RefusalKind::certificate, {}, {}, shown.serial};  // whoever is named there: no trusted authority has signed it
+      RefusalKind::certificate, {}, {}, shown.serial};  // whatever name it contains: no trusted authority has signed it
   switch (shown.verify_error) {
     case X509_V_ERR_CERT_HAS_EXPIRED:
       refused.kind = RefusalKind::expired;

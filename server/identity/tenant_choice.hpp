@@ -27,8 +27,9 @@ const char* name_of(RefusalKind kind);
 
 struct ShownCertificate {
   std::string serial;
-  std::string tenant;    // empty: it names none
-  int verify_error = 0;  // the first X509_V_ERR of its verification; 0: our authority's, and its time is now
+  std::string tenant;  // empty: it names none
+  // The first X509_V_ERR of its verification; 0: signed by the lab's authority, and within its validity.
+  int verify_error = 0;
   std::string verify_text;
   std::string expires;  // for people
 };
@@ -38,22 +39,24 @@ struct Shown {
   std::optional<ShownCertificate> certificate;
   std::string token;
   std::string unix_tenant, open_tenant;  // as the broker says
-  std::string unix_user = {};            // with unix_tenant: the machine's name of the caller
+  std::string unix_user = {};            // with unix_tenant: the caller's user name on the machine
 };
 
 struct ChosenTenant {
   std::string tenant, security, credential;
-  std::string user = {};                 // the user of the tenant; empty: no particular user
-  std::optional<WallTime> expires = {};  // of the credential; none: it has none, or is a job's, which ends with the job
+  std::string user = {};  // the user of the tenant; empty: no particular user
+  // Of the credential; none: no expiry, or a job's token, which ends with the job.
+  std::optional<WallTime> expires = {};
 };
 struct RefusedTenant {
   RefusalKind kind;
-  std::string reason;              // one line, for the client too: says nothing that it does not know
+  std::string reason;              // one line, which the client also gets: it reveals nothing to the client
   std::string tenant, credential;  // for the audit, as far as known
 };
 
-// A certificate before a token before a Unix user before the open tenant; an invalid credential is refused, whatever
-// else is shown. `credentials`: null when the server has no identity.
+// A certificate takes precedence over a token, a token over a Unix user, and a Unix user over the open tenant. An
+// invalid credential is refused, whatever other credentials the client presents. `credentials`: null if the server has
+// no identity.
 std::variant<ChosenTenant, RefusedTenant> choose_tenant(const Shown& shown, const Register* credentials, WallTime now);
 
 }  // namespace gpuwire::server

@@ -21,7 +21,7 @@ namespace {
 constexpr int kWaitingBrokersMax = 4;
 constexpr int kNotifyMs = 5000;  // for a broker to read its answers
 
-// Looks at every byte, so that the time says nothing about how much of a guess was right.
+// Compares every byte, so that the time reveals nothing about the correct part of a guess.
 bool same(const std::string& a, const std::string& b) {
   uint8_t differences = 0;
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) differences = uint8_t(differences | uint8_t(a[i] ^ b[i]));
@@ -43,7 +43,7 @@ Keeper::Keeper(std::filesystem::path socket, OwnedDescriptor broker) : path_(std
   broker_.emplace(std::move(broker), ipc::Speaker::broker, ipc::kKeeperWaitingMax);
 }
 
-// Another keeper may stand at this place already.
+// Another keeper may already use this path.
 Keeper::~Keeper() {
   struct stat facts {};
   if (path_inode_ && ::lstat(path_.c_str(), &facts) == 0 && facts.st_ino == path_inode_) ::unlink(path_.c_str());
@@ -94,7 +94,7 @@ bool Keeper::turn() {
 // --- brokers
 // --------------------------------------------------------------------------------------------------------------------
 
-// One that says nothing makes room for the next.
+// A silent connection is dropped for a new one.
 void Keeper::meet() {
   OwnedDescriptor connection(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC));
   pending_.reset();
@@ -107,12 +107,13 @@ void Keeper::let_in() {
   auto* hello = message ? std::get_if<ipc::Hello>(&*message) : nullptr;
   bool known = hello && hello->version == ipc::kKeeperVersion && !key_.empty() && same(hello->key, key_);
   if (!known) return pending_.reset();
-  // The holder of the key holds the folder's lock: the previous broker is dead, whether its end has been seen or not.
+  // The holder of the key holds the folder's lock, so the previous broker is dead, even if its end was not detected
+  // yet.
   if (broker_) broker_gone();
   OwnedDescriptor connection(::fcntl(pending_->descriptor(), F_DUPFD_CLOEXEC, 0));
   pending_.reset();
   broker_.emplace(std::move(connection), ipc::Speaker::broker, ipc::kKeeperWaitingMax);
-  // It takes seconds until it knows its devices and takes turns up again.
+  // The new broker needs seconds until it knows its devices and schedules turns again.
   if (!gates_open_) open_gates();
   gone_since_.reset();
 }
@@ -162,7 +163,7 @@ bool Keeper::give_all() {
   return notify(ipc::Given{uint32_t(entries_.size())});
 }
 
-// The kernel bounds the descriptors in flight: the asking broker reads one after the other.
+// The kernel limits the descriptors in flight, so the broker reads the entries one after the other.
 bool Keeper::notify(ipc::Message message) {
   while (!broker_->send(std::move(message))) {
     pollfd watched{broker_->descriptor(), POLLOUT, 0};
@@ -189,8 +190,8 @@ void Keeper::broker_gone() {
   for (const auto& [name, entry] : entries_) {
     const int worker = entry.session ? descriptor_of(entry, KeptDescriptor::worker) : -1;
     if (worker < 0) continue;
-    // A copy of its end, which stays for the next broker; a worker that cannot be notified waits a bit less long for
-    // answers.
+    // Uses a copy of the broker's end, which stays for the next broker. If a worker cannot be notified, its requests
+    // time out earlier.
     ipc::Channel to_worker(OwnedDescriptor(::fcntl(worker, F_DUPFD_CLOEXEC, 0)), ipc::Speaker::worker, 0);
     to_worker.send(ipc::Unattended{});
   }
@@ -202,7 +203,7 @@ void Keeper::open_gates() {
     if (!entry.session) continue;
     auto page = SharedPage<SessionPage>::map(
         OwnedDescriptor(::fcntl(descriptor_of(entry, KeptDescriptor::session_page), F_DUPFD_CLOEXEC, 0)));
-    if (!page) continue;  // it has none, or its worker has written over it: that is its own affair
+    if (!page) continue;  // it has none, or its worker has overwritten it, which affects only that session
     (*page)->gate.store(0, std::memory_order_seq_cst);
     (*page)->copy_bytes_per_ms.store(0, std::memory_order_relaxed);
     (*page)->attention.fetch_add(1, std::memory_order_seq_cst);

@@ -11,30 +11,30 @@
 
 namespace gpuwire::server {
 
-// After this long without a broker, or when the next one comes, gates are opened: turns end, and the hardware shares
-// the GPU.
+// After this long without a broker, or when the next broker connects, the keeper opens the gates: turns end, and the
+// hardware shares the GPU.
 inline constexpr std::chrono::milliseconds kGatesStay{250};
 
-// One thread, which sleeps unless a broker comes, goes or says something. Nothing in here believes a worker: it has no
-// way to the keeper.
+// One thread, which sleeps until a broker connects, disconnects or sends a message. Workers have no connection to the
+// keeper, so it need not trust them.
 class Keeper {
  public:
-  // `socket`: where later brokers find it. `broker`: the one that has started it.
+  // `socket`: the path at which later brokers connect. `broker`: the broker that has started the keeper.
   Keeper(std::filesystem::path socket, OwnedDescriptor broker);
   ~Keeper();
   Keeper(const Keeper&) = delete;
   Keeper& operator=(const Keeper&) = delete;
 
-  // Runs until it is not needed any more: there is no broker, and neither a session nor another awaited object, or the
-  // time for a broker to come is over. The descriptors close with the process, so workers that run then see their
-  // broker's end.
+  // Runs until it is no longer needed: without a broker, either there is neither a session nor another awaited entry,
+  // or the time limit for the next broker is over. The descriptors close with the process, so running workers then see
+  // their broker's end.
   void run();
 
  private:
   using Clock = std::chrono::steady_clock;
 
   bool listen();
-  // Waits, and acts once. False: it is over.
+  // Waits for one event and handles it. False: the keeper ends.
   bool turn();
   int time_left() const;
   void meet();
@@ -51,7 +51,7 @@ class Keeper {
   const std::filesystem::path path_;
   OwnedDescriptor listening_;
   std::optional<ipc::Channel> broker_;
-  std::optional<ipc::Channel> pending_;  // has connected, and has not shown the key
+  std::optional<ipc::Channel> pending_;  // has connected, and has not sent the key yet
   ino_t path_inode_ = 0;
   std::string key_;  // empty: no hello yet
   std::chrono::milliseconds grace_{0};

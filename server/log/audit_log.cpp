@@ -27,7 +27,7 @@ tl::expected<OwnedDescriptor, std::string> open_private(const std::filesystem::p
   return file;
 }
 
-// How much of it, in one piece unless the disk is full; less than all: errno says why.
+// Returns the written bytes: all of them in one write, unless the disk is full; fewer: errno has the reason.
 size_t write_all(int file, std::string_view text) {
   size_t done = 0;
   while (done < text.size()) {
@@ -39,7 +39,7 @@ size_t write_all(int file, std::string_view text) {
   return done;
 }
 
-// Whether it ends within a line: its last writer had no room, or was killed.
+// Returns whether the file ends within a line, because its last writer had no disk space, or was killed.
 bool ends_within_line(const std::filesystem::path& path) {
   const OwnedDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   char last = '\n';
@@ -70,7 +70,8 @@ tl::expected<void, std::string> AuditLog::reopen() {
 
 namespace {
 
-// The tenant whose budget the line uses; empty: it is written in any case. An administrator's actions have no tenant.
+// Returns the tenant whose budget the line uses; empty: the line is written in any case. An administrator's actions
+// have no tenant.
 std::string payer_of(std::string_view event, const LogFields& fields) {
   if (!fields.is_object() || !fields.contains("tenant") || !fields["tenant"].is_string()) return {};
   if (event == "ended" && fields.contains("seconds") && fields["seconds"].is_number() &&

@@ -1,4 +1,4 @@
-// The use of the server and its results: one JSON line for each event, in a separate file.
+// Records the use of the server: one JSON line for each event, in a separate file.
 #pragma once
 
 #include <chrono>
@@ -16,13 +16,13 @@
 
 namespace gpuwire::server {
 
-// Lines of one tenant: this many at once, and one more in each of these spans, which is some 750 MB a day. A quarter of
-// them is left to the lines of sessions' ends, by which time is accounted for.
+// The budget of lines of one tenant: this many at once, and one more in each of these intervals, which is some 750 MB a
+// day. A quarter of the budget is reserved for the ends of sessions, from which usage is computed.
 inline constexpr unsigned kAuditLinesAtOnce = 4000;
 inline constexpr std::chrono::milliseconds kAuditLineRefill{40};
 inline constexpr unsigned kAuditLinesForEnds = kAuditLinesAtOnce / 4;
-// The end of a session that lasted this long always has a line: `gpuwire usage` sums these lines, and there are no more
-// of them than places in this time.
+// The end of a session that lasted this long always gets a line, because `gpuwire usage` sums these lines. The number
+// of places limits the number of such lines in this time.
 inline constexpr double kAuditedSessionSeconds = 1;
 
 // For one thread. Never give it a token or a key: every field is written.
@@ -34,15 +34,15 @@ class AuditLog {
   // error names file and cause.
   static tl::expected<AuditLog, std::string> open(std::filesystem::path file);
 
-  // The file may have been moved away (SIGHUP): goes on in a new one of its name. On an error the old one stays in use.
+  // Opens the file again after it may have been moved away (SIGHUP). On an error the old file stays in use.
   tl::expected<void, std::string> reopen();
   // Hears every line.
   using Observer = std::function<void(std::string_view event, const LogFields& fields)>;
   void observe(Observer observer) { observer_ = std::move(observer); }
-  // False: the line's tenant has had too many of late, and it is left out. How many were stands in a line "left_out"
-  // before the tenant's next one, or when it has been quiet.
-  // A line that cannot be written goes to the server's log, with the cause, and no part of it stays in the file: the
-  // next one is whole. A part that an earlier process has left, or that cannot be taken back, ends with its line.
+  // False: the tenant has used up its budget of lines, and the line is left out. A line "left_out" reports the number
+  // of omitted lines before the tenant's next line, or after a quiet time. A line that cannot be written goes to the
+  // server's log, with the cause, and no part of it stays in the file, so the next line is complete. A partial line of
+  // an earlier process, or one that cannot be removed, is terminated by a line end.
   bool write(std::string_view event, const LogFields& fields);
   using Clock = std::function<std::chrono::steady_clock::time_point()>;
   void set_clock(Clock clock) { clock_ = std::move(clock); }

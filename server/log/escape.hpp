@@ -1,4 +1,4 @@
-// Text from clients, made safe for a terminal and a line of a log.
+// Makes text from clients safe for a terminal and a line of a log.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 namespace gpuwire::server {
 
 // Characters that are not shown as they are written (wire::kUnshown: controls, formats, directions, separators) and
-// bytes that are not UTF-8 become \xNN, everything else stays: nothing in the result moves a cursor, ends a line or
-// turns its direction.
+// bytes that are not UTF-8 become \xNN; all other characters stay. The result contains nothing that moves a cursor,
+// ends a line or changes its direction.
 std::string escaped(std::string_view text);
 
 }  // namespace gpuwire::server

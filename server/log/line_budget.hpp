@@ -1,5 +1,5 @@
-// Bounds the log lines that a client can cause at will: each tenant or address has a budget of its own, and omitted
-// lines are counted.
+// Limits the log lines that a client can cause: each tenant or address has its own budget, and omitted lines are
+// counted.
 #pragma once
 
 #include <algorithm>
@@ -19,14 +19,14 @@ class LineBudget {
   struct Limits {
     double at_once = 0;
     std::chrono::milliseconds refill{1};
-    // Keys with a bucket that is not full. Those beyond have one bucket together, that of the empty key.
+    // The largest number of keys with a bucket that is not full. Further keys share one bucket, that of the empty key.
     size_t keys_max = 4096;
   };
   explicit LineBudget(Limits limits) : limits_(limits) {}
 
-  // The number of omitted lines of the key before this one, which is to be written; none: this one is omitted. The
-  // report of the number costs a line, too. `kept`: this many lines of the bucket are left to more important lines.
-  // `tells`: the number may be reported before this line.
+  // Decides about a line: returns the number of omitted lines of the key before it; none: this line is omitted, too.
+  // The report of the number also costs a line. `kept`: the number of lines in the bucket that are reserved for more
+  // important lines. `tells`: the number may be reported before this line.
   std::optional<uint64_t> take(std::string key, Time now, double kept = 0, bool tells = true) {
     forget_full(now);
     if (!buckets_.contains(key) && buckets_.size() >= limits_.keys_max) key.clear();
@@ -41,7 +41,7 @@ class LineBudget {
     bucket.left -= costs;
     return tells ? std::exchange(bucket.left_out, 0) : 0;
   }
-  // Calls told(key, left_out) for each key whose bucket is full again, and of which lines were omitted.
+  // Calls told(key, left_out) for each key with omitted lines whose bucket is full again.
   template <class Told>
   void settle(Time now, Told&& told) {
     for (auto& [key, bucket] : buckets_) {

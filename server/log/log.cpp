@@ -15,7 +15,7 @@
 namespace gpuwire::server {
 namespace {
 
-// Messages of this logger are JSON members already; no text from a client can make a message come from it.
+// Messages of this logger already are JSON members; no text from a client can forge one of its messages.
 constexpr std::string_view kEventLogger = "event";
 
 std::string_view level_name(spdlog::level::level_enum level) {
@@ -53,7 +53,7 @@ class JsonFormatter final : public spdlog::formatter {
   std::unique_ptr<formatter> clone() const override { return std::make_unique<JsonFormatter>(); }
 };
 
-// Beside spdlog's default logger, which is the process's as well.
+// This logger is process-wide, like spdlog's default logger.
 LogFormat current_format = LogFormat::text;
 std::shared_ptr<spdlog::logger> event_logger;
 

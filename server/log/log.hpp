@@ -17,22 +17,22 @@ using LogFields = nlohmann::ordered_json;
 
 enum class LogFormat : uint8_t { text, json };
 
-// Makes the process's default logger. `level`: debug, info, warn, error or off. For one thread.
+// Creates the process's default logger. `level`: debug, info, warn, error or off. For one thread.
 void start_log(const std::string& name, LogFormat format, const std::string& level);
 
-// An event: in a text log `text`, in a JSON log its name and its fields too. Texts from clients may stand in it as they
-// came.
+// Logs an event: a text log contains `text`, a JSON log also the name and the fields. The arguments may contain
+// unescaped text from clients.
 void log_event(spdlog::level::level_enum level, std::string_view event, const std::string& text,
                const LogFields& fields);
 
-// One line of JSON in ASCII; bytes that are not UTF-8 are replaced, strings are cut to kLogStringBytesMax.
+// Returns one line of JSON in ASCII; bytes that are not UTF-8 are replaced, and strings are cut to kLogStringBytesMax.
 std::string json_line(LogFields fields);
 inline constexpr size_t kLogStringBytesMax = 512;
 
 // "2026-11-21T17:40:03.123Z"
 std::string utc_time(std::chrono::system_clock::time_point when);
 
-// For start_log and tests. Every line is one line: control characters are escaped.
+// For start_log and tests. Each message becomes one line: control characters are escaped.
 std::unique_ptr<spdlog::formatter> log_formatter(LogFormat format);
 
 }  // namespace gpuwire::server
