@@ -1,5 +1,4 @@
-// How long a question to the broker waits for its answer, when the broker may be away for a while and another one come
-// in its place.
+// Waits for the broker's answer to a request, although the broker may end and another one may take its place.
 #pragma once
 
 #include <chrono>
@@ -9,11 +8,11 @@
 
 namespace gpuwire::server::ipc {
 
-// While there is no broker, a question waits for this long; then it counts as not answered.
+// While there is no broker, a request waits for this long; then it counts as unanswered.
 inline constexpr std::chrono::seconds kUnattendedWait{60};
 
-// Under the mutex of the asking object. The broker goes (away), and another one comes (back), which has not received
-// the questions to the one before.
+// Used under the mutex of the requesting object. The broker ends (away), and another one takes its place (back), which
+// has not received the requests to the previous one.
 class AnswerWait {
  public:
   void away() { away_ = true; }
@@ -22,8 +21,8 @@ class AnswerWait {
     ++epoch_;
   }
 
-  // `ask` asks, false when it could not be said; once for each broker there is. True: `answered` has become true,
-  // within `at_most` of a broker's having been asked.
+  // `ask` sends the request, once to each broker; false: it could not be sent. True: `answered` became true within
+  // `at_most` of a request.
   template <class Ask, class Answered>
   bool wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, std::chrono::milliseconds at_most,
             Ask&& ask, Answered&& answered) {
@@ -31,7 +30,7 @@ class AnswerWait {
       const uint64_t asked = epoch_;
       if (!ask() && !away_) return false;
       auto other = [&] { return answered() || epoch_ != asked; };
-      // A broker may go after it was asked: then the longer time counts from there.
+      // A broker may end after the request: then the longer time limit begins.
       bool heard = changed.wait_for(lock, at_most, [&] { return other() || away_; });
       if (heard && !other()) heard = changed.wait_for(lock, kUnattendedWait, other);
       if (answered()) return true;

@@ -8,7 +8,7 @@ void BlockingRequests::on_message(Answer answer) {
   {
     MutexLock lock(mutex_);
     Pending* waiter = pending_.find(answer.request);
-    if (!waiter) return;  // too late: nobody waits any more
+    if (!waiter) return;  // too late: no thread waits any more
     **waiter = std::move(answer);
   }
   changed_.notify_all();

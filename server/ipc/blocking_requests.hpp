@@ -17,20 +17,20 @@ namespace gpuwire::server::ipc {
 
 inline constexpr size_t kBlockingRequestsMax = 4096;  // each is a thread that waits
 
-// Any thread asks; the thread that reads the channel passes the answers on.
+// Any thread sends requests; the thread that reads the channel passes the answers on.
 class BlockingRequests {
  public:
   // `channel` outlives it.
   explicit BlockingRequests(Channel& channel) : channel_(channel) {}
 
-  // `make(number)` gives the message, once for each broker that there is meanwhile; nothing: it cannot be made. Waits
-  // until the answer is there, or a broker has had `at_most` for it. The error says why there is none.
+  // `make(number)` makes the message, once for each broker during the wait; nothing: it cannot be made. Waits until the
+  // answer arrives, or a broker has not answered within `at_most`. The error gives the reason.
   template <class Make>
   tl::expected<Answer, std::string> ask(std::chrono::milliseconds at_most, Make&& make);
 
-  // The broker's answer. Does not block.
+  // Passes on the broker's answer. Does not block.
   void on_message(Answer answer);
-  // There is no broker now; there is another one, or never will be.
+  // The broker has ended; another one is there, or none will come.
   void broker_away();
   void broker_back();
 
@@ -38,7 +38,7 @@ class BlockingRequests {
   using Pending = std::optional<Answer>*;
 
   Channel& channel_;
-  Mutex mutex_;  // before the channel's; given up while an answer is awaited
+  Mutex mutex_;  // locked before the channel's; released while a thread waits for an answer
   std::condition_variable changed_;
   AnswerWait wait_ GUARDED_BY(mutex_);
   RequestTable<Pending> pending_ GUARDED_BY(mutex_){kBlockingRequestsMax};

@@ -23,7 +23,7 @@ using std::chrono::milliseconds;
 
 static_assert(kDescriptorsMax <= transport::kPassedDescriptorsMax);
 
-// Until `until`; below zero: for ever.
+// Waits until `until`; below zero: without a limit.
 int left_ms(Clock::time_point until, bool for_ever) {
   if (for_ever) return -1;
   auto left = std::chrono::ceil<milliseconds>(until - Clock::now()).count();
@@ -50,7 +50,7 @@ bool open_pair(OwnedDescriptor& broker, OwnedDescriptor& other) {
 Channel::Channel(OwnedDescriptor descriptor, Speaker other, size_t waiting_max, std::function<void()> full)
     : descriptor_(std::move(descriptor)), other_(other), waiting_max_(waiting_max), full_(std::move(full)) {}
 
-// The process that closes the pair last closes unread descriptors in it, too.
+// The process that closes the pair last also closes unread descriptors in it.
 Channel::~Channel() {
   if (close_unwelcome_) close_unwelcome_(std::move(descriptor_));
 }
@@ -70,7 +70,7 @@ Channel::Sent Channel::send_now(std::span<const std::byte> bytes, std::span<cons
   iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
   if (transport::send_with_descriptors(descriptor_.get(), {&part, 1}, descriptors) >= 0) return Sent::yes;
   if (errno == EAGAIN || errno == EWOULDBLOCK) return Sent::full;
-  // The kernel bounds the descriptors in flight; this message is lost, later messages are not.
+  // The kernel limits the descriptors in flight: this message is lost, but later messages are not.
   if (errno == ETOOMANYREFS || errno == ENOBUFS || errno == ENOMEM) return Sent::lost;
   return Sent::closed;
 }
@@ -171,7 +171,7 @@ Channel::Received Channel::try_receive(std::optional<Message>& message) {
     return Received::nonsense;
   }
   if (received.bytes == 0) {
-    // The end, or a packet of nothing.
+    // The end of the pair, or an empty packet.
     pollfd watched{descriptor_.get(), 0, 0};
     if (::poll(&watched, 1, 0) == 1 && (watched.revents & POLLHUP)) return Received::closed;
     fault_ = "what cannot be: no bytes";

@@ -1,5 +1,5 @@
-// One end of a pair between two of the server's processes: messages in order, without waiting, and no more of them
-// waiting than a bound says.
+// One end of a socket pair between two of the server's processes. It sends messages in order without blocking, and
+// queues a limited number of them.
 #pragma once
 
 #include <chrono>
@@ -14,53 +14,55 @@
 
 namespace gpuwire::server::ipc {
 
-// The descriptor on which a process that the broker starts finds its end.
+// The number of the descriptor at which a process that the broker starts finds its end.
 inline constexpr int kDescriptor = 3;
 
-// Both ends close on exec. False: errno says why.
+// Makes a pair whose ends close on exec. False: errno has the reason.
 bool open_pair(OwnedDescriptor& broker, OwnedDescriptor& other);
 
-// Outgoing messages wait here while the pair is full; incoming ones wait in the kernel, which holds as much as the
-// pair's buffer. Any thread sends; one thread, which polls descriptor() for events(), reads and drains. No incoming
-// message is trusted: see codec.hpp.
+// Outgoing messages are queued here while the pair is full; incoming ones wait in the kernel, up to the size of the
+// pair's buffer. Any thread sends; one thread, which polls descriptor() for events(), reads and drains. Incoming
+// messages are not trusted: see codec.hpp.
 class Channel {
  public:
-  // `other`: the name of the other end. `waiting_max`: the most messages that wait to be sent. `full`: a message waits
-  // where none has, so events() has changed; called on the sending thread.
+  // `other`: the name of the other end. `waiting_max`: the largest number of queued messages. `full`: called on the
+  // sending thread when the first message is queued, so that events() has changed.
   Channel(OwnedDescriptor descriptor, Speaker other, size_t waiting_max, std::function<void()> full = {});
   ~Channel();
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
-  // From now on a descriptor that is not shareable (shareable.hpp) makes the incoming message invalid; all its
-  // descriptors go to `close`, which must not block and outlives the channel, and in the end the channel's own do, too.
-  // Before the first message is read; for the reader of a worker.
+  // Makes an incoming message with a descriptor that is not shareable (shareable.hpp) invalid. `close` gets all
+  // descriptors of such a message, and in the end the channel's own; it must not block, and outlives the channel. Call
+  // it before the first message is read; for the reader of a worker's channel.
   void only_shareable(std::function<void(OwnedDescriptor)> close) { close_unwelcome_ = std::move(close); }
 
   int descriptor() const { return descriptor_.get(); }
-  // Later messages wait for earlier ones. False: as many wait as may, or nobody will read it; the message is as it was.
+  // Sends or queues a message, after all earlier ones. False: the queue is full, or the other end is gone; the message
+  // is unchanged.
   bool send(Message&& message);
-  // The number of waiting messages; code that sends messages which strangers cause checks it first.
+  // Returns the number of queued messages. Code whose messages unauthenticated callers can cause checks it first.
   size_t waiting() const;
-  // The other end has read, or thrown away, everything that was sent: nothing waits here or with the kernel.
+  // Returns whether the other end has read or discarded everything that was sent: no message waits here or in the
+  // kernel.
   bool read_by_other_end() const;
 
   // The events to poll for.
   short events() const;
-  // Sends waiting messages, as far as the pair takes them. True: none waits any more.
+  // Sends queued messages until the pair is full. True: the queue is empty.
   bool drain();
-  // `nonsense`: the incoming message is invalid, fault() has the reason, and no later message of this end should be
-  // trusted.
+  // `nonsense`: the incoming message is invalid, fault() has the reason, and the reader should trust no later message
+  // of this end.
   enum class Received : uint8_t { message, none_yet, closed, nonsense };
   Received try_receive(std::optional<Message>& message);
   const std::string& fault() const { return fault_; }
-  // The other end has ended, or is not trusted, and nobody else reads this one: its messages are discarded.
+  // The other end has ended, or is not trusted any more, and no other process reads this end: discards its messages.
   void discard_unread();
 
-  // For a process without other work: sends waiting messages, and blocks for the next incoming one. Nothing: the time
-  // is over, or none will come. Below zero: no limit.
+  // For a process without other work: sends queued messages, and waits for the next incoming one. Nothing: the time is
+  // over, or the other end is gone. Below zero: no time limit.
   std::optional<Message> await(std::chrono::milliseconds limit = std::chrono::milliseconds(-1));
-  // Sends waiting messages, for at most this long; blocks. True: all have been sent.
+  // Blocks for at most this long and sends queued messages. True: all were sent.
   bool flush(std::chrono::milliseconds limit);
 
  private:
@@ -76,11 +78,11 @@ class Channel {
   const Speaker other_;
   const size_t waiting_max_;
   const std::function<void()> full_;
-  std::function<void(OwnedDescriptor)> close_unwelcome_;  // empty: whatever comes is welcome
+  std::function<void(OwnedDescriptor)> close_unwelcome_;  // empty: all descriptors are accepted
   bool welcome(std::vector<OwnedDescriptor>& descriptors) const;
 
   std::string fault_;    // the hearing thread's
-  mutable Mutex mutex_;  // a leaf; held over a sendmsg that does not wait, so that messages go in their order
+  mutable Mutex mutex_;  // a leaf; held over a non-blocking sendmsg, to keep the order of messages
   std::deque<Waiting> waiting_ GUARDED_BY(mutex_);
   bool closed_ GUARDED_BY(mutex_) = false;  // the other end is gone
 };

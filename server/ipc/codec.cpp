@@ -18,7 +18,7 @@ namespace {
 namespace schema = ipc_schema;
 using Kind = schema::Message::Which;
 
-// A message that cannot be; thrown and caught in this file alone.
+// An invalid message; thrown and caught only in this file.
 struct Impossible {
   std::string what;
 };
@@ -80,7 +80,7 @@ struct Sixteen {
 };
 constexpr Sixteen kToken{"a token"}, kWireId{"an identity"};
 
-// A longer text is none: half of it would mean something else.
+// A longer text becomes empty, because a part of it could have another meaning.
 struct EntryText {
   capnp::Data::Reader to_wire(const std::string& text, auto&) const {
     return text.size() <= kEntryTextBytesMax ? as_data(text) : capnp::Data::Reader();
@@ -105,8 +105,8 @@ struct OneOf {
 constexpr OneOf<StopKind> kStopKind{kStopKinds, "a stop of kind"};
 constexpr OneOf<EndCause> kEndCause{kEndCauses, "an end of cause"};
 
-// A descriptor is sent as its place among those of the packet, counted from 1. One that did not come is empty: a
-// process that has no descriptors left gets messages without them.
+// A descriptor is sent as its index among those of the packet, counted from 1. A missing descriptor is empty: a process
+// without free descriptors receives messages without them.
 struct Place {
   uint8_t to_wire(OwnedDescriptor& descriptor, std::vector<OwnedDescriptor*>& descriptors) const {
     if (!descriptor) return 0;
@@ -121,7 +121,7 @@ struct Place {
 constexpr Place kPlace;
 
 // --- the two directions --------------------------------------------------------------------------------------------
-// fields(io, value) describes a structure and travel(io, message) a message's place in the union, both for either
+// fields(io, value) describes a structure, and travel(io, message) a message's member of the union, both for either
 // direction: `io` is an Out or an In at a structure of the schema.
 
 template <class At>
@@ -358,7 +358,8 @@ void fields(auto& io, Rewrite& rewrite) {
   FIELD(kEntryText, Text, rewrite.text);
 }
 
-// --- messages: where each is in the union --------------------------------------------------------------------------
+// --- messages: the member of the union for each
+// --------------------------------------------------------------------------
 
 void travel(auto& io, Ready& ready) { PART(Ready, ready.inventory); }
 void travel(auto& io, Failed& failed) { FIELD(kText, Failed, failed.why); }
@@ -410,7 +411,7 @@ void travel(auto& io, Told& told) { PART(Told, told); }
 bool may_send(Speaker speaker, Kind kind) {
   switch (speaker) {
     case Speaker::worker: return kind <= schema::Message::RESUME_REFUSED;
-    // To all three of the others; none of them receives another's message, since each has a channel of its own.
+    // For all three other processes; each has its own channel, so none receives another's message.
     case Speaker::broker:
       return (kind >= schema::Message::SERVE && kind <= schema::Message::REFUSED) ||
              (kind >= schema::Message::HELLO && kind <= schema::Message::GIVE) || kind == schema::Message::TOLD;
@@ -420,7 +421,7 @@ bool may_send(Speaker speaker, Kind kind) {
   return false;
 }
 
-// The alternatives of Message stand in the order of the union.
+// The alternatives of Message are in the order of the union.
 static_assert(std::variant_size_v<Message> == size_t(schema::Message::TOLD) + 1);
 
 template <size_t... kIndexes>
@@ -441,7 +442,7 @@ std::optional<Message> read(In<schema::Message::Reader> io, std::index_sequence<
 
 Packet encode(Message& message) {
   Packet packet;
-  // One segment: the bounds of its parts together stay below it.
+  // The message has one segment: the limits of its parts together are below the segment's size.
   capnp::MallocMessageBuilder builder(kPacketBytesMax / sizeof(capnp::word), capnp::AllocationStrategy::FIXED_SIZE);
   Out<schema::Message::Builder> out{builder.initRoot<schema::Message>(), packet.descriptors};
   std::visit([&](auto& said) { travel(out, said); }, message);

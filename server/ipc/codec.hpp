@@ -1,4 +1,4 @@
-// Messages to packets, and packets of unknown honesty to messages.
+// Encodes messages as packets, and decodes untrusted packets.
 #pragma once
 
 #include <cstddef>
@@ -27,11 +27,11 @@ struct Packet {
   }
 };
 
-// Texts that are too long are cut.
+// Encodes a message. Too long texts are cut.
 Packet encode(Message& message);
 
-// Copies first, checks every field, and takes the descriptors that the message names; others are closed, and a missing
-// one is empty. The error describes the invalid field.
+// Copies the packet, checks every field, and takes the descriptors that the message refers to; it closes other
+// descriptors, and a missing one is empty. The error describes the invalid field.
 tl::expected<Message, std::string> decode(std::span<const std::byte> bytes, std::vector<OwnedDescriptor> descriptors,
                                           Speaker speaker);
 

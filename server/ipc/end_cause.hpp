@@ -8,7 +8,7 @@
 namespace gpuwire::server {
 
 enum class EndCause : uint8_t {
-  finished,      // the client said goodbye, or closed between two frames
+  finished,      // the client sent Goodbye, or closed between two frames
   cut,           // the connection went away
   fault,         // the client sent invalid data
   stopped,       // stop() was called
@@ -30,11 +30,11 @@ constexpr const char* name_of(EndCause cause) {
   return "unknown";
 }
 
-// Why the broker has a session ended, as far as the program hears of it by the error of its calls.
+// The reason why the broker ends a session, which determines the error of the program's calls.
 enum class StopKind : uint8_t {
-  ended,        // an administrator, a limit, the server's end: its GPU is not the program's any more
-  kernel_time,  // a kernel ran for longer than its tenant's may
-  revoked,      // its identity counts no more
+  ended,        // an administrator, a limit, the server's end
+  kernel_time,  // a kernel exceeded its tenant's limit of time
+  revoked,      // its credential was revoked
 };
 inline constexpr unsigned kStopKinds = 3;
 

@@ -1,4 +1,4 @@
-// A channel that the thread of an io_context hears and drains.
+// A channel that the thread of an io_context reads and drains.
 #pragma once
 
 #include <chrono>
@@ -17,19 +17,19 @@
 
 namespace gpuwire::server::ipc {
 
-// That thread's alone. Everybody else gets a turn after kMessagesPerTurn of its messages.
+// Used only on that thread. After kMessagesPerTurn messages other handlers get a turn.
 class EventChannel {
  public:
-  // Each callback may destroy the channel. After `over` no message is read any more: `why` is empty when the other end
-  // is gone, and otherwise has the violation ("more than 2000 messages a second"): none of its messages is trusted any
-  // more.
+  // Each callback may destroy the channel. After `over` the channel reads no more messages: `why` is empty if the other
+  // end is gone, and otherwise describes its violation ("more than 2000 messages a second"), after which no message of
+  // it is trusted.
   struct Events {
     std::function<void(Message)> on_message;
     std::function<void(const std::string& why)> over;
-    // As Channel::only_shareable; empty: whatever comes is welcome. Must not destroy the channel.
+    // As in Channel::only_shareable; empty: all descriptors are accepted. Must not destroy the channel.
     std::function<void(OwnedDescriptor)> unwelcome = {};
   };
-  // `budget`: the messages of the other end are bounded, and delayed beyond the bound.
+  // `budget`: the messages of the other end are limited, and delayed beyond the limit.
   enum class Trust : uint8_t { full, budget };
   EventChannel(boost::asio::io_context& io, OwnedDescriptor descriptor, Speaker other, size_t waiting_max, Trust trust,
                Events events);
@@ -43,7 +43,7 @@ class EventChannel {
   bool read_by_other_end() const { return channel_.read_by_other_end(); }
   bool flush(std::chrono::milliseconds limit) { return channel_.flush(limit); }
   int descriptor() const { return channel_.descriptor(); }
-  // Reads the messages that have arrived by now, at most this many: for a process that has ended.
+  // Reads the messages that have already arrived, at most this many: for a process that has ended.
   void hear_rest(size_t messages_max);
   void discard_unread() { channel_.discard_unread(); }  // as Channel's
 

@@ -1,4 +1,4 @@
-// The devices, as a ready worker reports them to the broker, which asks no driver itself.
+// The devices that a ready worker reports to the broker, which uses no driver itself.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 namespace gpuwire::server {
 
 struct ServerDevice {
-  scheduler::DeviceIndex index = 0;  // of the server: as a worker counts that is shown all of them
+  scheduler::DeviceIndex index = 0;  // of the server, as counted by a worker that sees all of them
   uint64_t bytes = 0;                // of memory in all
-  uint64_t taken_bytes = 0;          // of it, when a worker has just made its context there; 0: none was made
+  uint64_t taken_bytes = 0;          // free after a worker has just made its context there; 0: no context
   std::string name;
   std::string uuid;  // "GPU-..."
 };
 
 struct Inventory {
-  std::string summary;  // for the line that says where the server listens
+  std::string summary;  // for the line with the server's addresses
   std::vector<ServerDevice> devices;
 };
 

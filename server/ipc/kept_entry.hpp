@@ -8,7 +8,7 @@
 
 namespace gpuwire::server {
 
-// A text that only brokers understand, and descriptors. Those of a session: KeptDescriptor.
+// A text that only brokers interpret, and descriptors. KeptDescriptor lists those of a session.
 struct KeptEntry {
   bool session = false;
   bool awaited = false;  // a keeper waits for the next broker for its sake alone

@@ -15,13 +15,13 @@
 
 namespace gpuwire::server::ipc {
 
-// Grows with every change of the messages between a broker and a worker, or of their meaning: a broker may find workers
-// of an older one.
+// Incremented with every change of the messages between a broker and a worker, or of their meaning: a broker may find
+// workers of an older broker.
 inline constexpr uint32_t kVersion = 4;
-// The same between a broker and a keeper, which may be of another release.
+// The same for the messages between a broker and a keeper, which may be of another release.
 inline constexpr uint32_t kKeeperVersion = 2;
 
-// The number of a request, chosen by the asking process: its answer has the same.
+// The number of a request, which the requesting process chooses: its answer has the same number.
 using RequestId = uint64_t;
 using ConnectionId = uint64_t;
 using ShareToken = std::array<uint8_t, 16>;
@@ -77,7 +77,7 @@ struct ResumeRefused {
 
 // --- the broker, to a worker
 
-// The objects that come with a session; a part without one leaves its own empty.
+// The objects that come with a session; a part of the broker without an object leaves its field empty.
 struct SessionDescriptors {
   OwnedDescriptor client, session_page, doorbell, tenant_page, chunk_memory, chunk_disk, user_page;
 };

@@ -1,5 +1,4 @@
-// How much one end may say to another that does not believe it: a session's own worker may have been taken over by its
-// client.
+// Limits the messages of an untrusted end: a session's worker may be compromised by its client.
 #pragma once
 
 #include <algorithm>
@@ -10,16 +9,16 @@
 
 namespace gpuwire::server::ipc {
 
-// Counts messages. A process that has used up its budget pauses: its messages are not read for kBudgetPauseMs, and its
-// own sends wait. A process that waits for its answers then has no more messages in flight than it has threads; one
-// that does not, again and again, floods.
+// Counts messages. If a process has used up its budget, the reader does not read its messages for kBudgetPauseMs, so
+// that its sends block. A process that waits for its answers then has at most one message in flight for each thread; a
+// process that repeatedly has more is flooding.
 class MessageBudget {
  public:
   using Time = std::chrono::steady_clock::time_point;
   explicit MessageBudget(Time now) : refilled_(now) {}
 
   enum class Verdict : uint8_t { go_on, pause, flood };
-  // `heard` messages were read in one turn, of which there may be kMessagesPerTurn.
+  // `heard` messages were read in one turn, at most kMessagesPerTurn.
   Verdict turn(size_t received, Time now) {
     refill(now);
     left_ -= double(received);

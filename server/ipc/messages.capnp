@@ -1,9 +1,11 @@
 @0xe3a1c5b7d2f94608;
-# All that the server's processes say to each other. One message is one packet of a Unix socket pair (SOCK_SEQPACKET): the words of one segment, and
-# with them the descriptors that it names. message.hpp has the same in C++; codec.cpp turns one into the other and checks what comes from outside.
+# All messages between the server's processes. One message is one packet of a Unix socket pair (SOCK_SEQPACKET): the
+# words of one segment, and beside them the descriptors that it refers to. message.hpp has the same in C++; codec.cpp
+# turns one into the other and checks what comes from outside.
 #
-# The broker speaks with each worker, with the auth server and with the keeper; the keeper stands in the broker's place before workers while there is
-# none. Who may say what is in the order of the union; what another says is refused (codec.cpp, speakers_of).
+# The broker exchanges messages with each worker, with the login process ("auth server") and with the keeper. While there
+# is no broker, the keeper takes its place for workers. The union is in the order of the senders; a message of another
+# sender is refused (codec.cpp, speakers_of).
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("gpuwire::server::ipc_schema");
@@ -14,52 +16,52 @@ struct Message {
   union {
     # A worker, to the broker.
     ready @0 :Inventory;            # the driver is initialised
-    failed @1 :Text;                # it cannot be, and why; the process ends
+    failed @1 :Text;                # the worker cannot start, with the reason; the process ends
     begun @2 :Text;                 # the session's handshake is done; who the client is
     ended @3 :Ended;                # the session is over; the process ends
     note @4 :Text;                  # a warning for the log
-    share @5 :Share;                # a request: keep the descriptor for the tenant's other sessions
-    claim @6 :Share;                # a request: the one under this token
-    withdraw @7 :Data;              # the token of what is not shared any more
+    share @5 :Share;                # a request: store the descriptor for the tenant's other sessions
+    claim @6 :Share;                # a request: the descriptor of this token
+    withdraw @7 :Data;              # the token of an object that is not shared any more
     memoryWanted @8 :MemoryWanted;  # a request: raise the tenant's allowance
     detached @9 :Detached;          # the session has lost its connection
     attached @10 :Void;             # it has another one
-    resumeRefused @11 :Text;        # a connection was not the session's client's, and why
+    resumeRefused @11 :Text;        # a connection was not that of the session's client, with the reason
 
     # The broker, to a worker.
-    serve @12 :Serve;               # a session, with its client's connection, whose preface has been read
+    serve @12 :Serve;               # a session, with its client's connection after the preface
     stop @13 :Stop;                 # end the session now
     warn @14 :Text;                 # a line for the standard error of the client's program
     answer @15 :Answer;             # to a request
-    attach @16 :Attach;             # a connection that is to carry the session on
-    adopted @17 :Void;              # another broker than before: what was said last may not have been heard, and is said again
-    unattended @18 :Void;           # the keeper, in the broker's place: there is no broker now
+    attach @16 :Attach;             # a connection that resumes the session
+    adopted @17 :Void;              # a new broker: the last messages may be lost, and are sent again
+    unattended @18 :Void;           # from the keeper, in the broker's place: there is no broker now
 
     # The broker, to the auth server.
-    identity @19 :Identity;         # what clients are judged by from now on
-    arrival @20 :Arrival;           # a connection whose preface has been read
+    identity @19 :Identity;         # the identity that authenticates clients from now on
+    arrival @20 :Arrival;           # a connection after its preface
     queued @21 :Queued;             # any number of times
-    admitted @22 :UInt64;           # the client of this connection is told, and the connection comes back as `passed`
+    admitted @22 :UInt64;           # admits the client of this connection; the connection returns as `passed`
     refused @23 :ConnectionText;    # why
 
     # The auth server, to the broker.
-    identityRead @24 :Text;         # empty: it is used; else why not, and what was there before stays
+    identityRead @24 :Text;         # empty: the identity is in use; else the reason why the previous one stays
     login @25 :Login;               # the tenant is known: a request, answered by queued, admitted and refused
-    gone @26 :ConnectionText;       # a connection with a request has ended, and why
+    gone @26 :ConnectionText;       # a connection with a request has ended, with the reason
     passed @27 :Passed;             # after `admitted`: the bare connection
     turnedAway @28 :TurnedAway;     # a connection that ended without a request
 
     # The broker, to its keeper.
     hello @29 :Hello;               # first of all
-    grace @30 :UInt32;              # for how many ms sessions stay without a broker
-    put @31 :Entry;                 # in the place of the one of this name
-    rewrite @32 :Entry;             # another text for the entry of this name, if there is one
+    grace @30 :UInt32;              # the time, in ms, for which sessions stay without a broker
+    put @31 :Entry;                 # replaces the entry of this name
+    rewrite @32 :Entry;             # replaces the text of the entry of this name, if there is one
     remove @33 :Text;               # the entry of this name
-    give @34 :Void;                 # a request: all entries; they stay kept
+    give @34 :Void;                 # a request for copies of all entries
 
     # The keeper, to the broker.
     entry @35 :Entry;               # one of them
-    given @36 :UInt32;              # these were all, so many
+    given @36 :UInt32;              # the number of entries; these were all
 
     # The broker, to the auth server.
     told @37 :Told;                 # the answer to a login with a query, in parts
@@ -74,7 +76,7 @@ struct Inventory {
     name @0 :Text;
     uuid @1 :Text;                  # "GPU-..."
     bytes @2 :UInt64;               # of memory in all
-    takenBytes @3 :UInt64;          # of it, when the worker has just made its context there; 0: it has made none
+    takenBytes @3 :UInt64;          # free after the worker has just made its context there; 0: no context
   }
 }
 
@@ -99,12 +101,12 @@ struct Share {
 struct MemoryWanted {
   request @0 :UInt64;
   column @1 :UInt32;                # of the tenant's page
-  bytes @2 :UInt64;                 # more than the allowance has
-  ahead @3 :Bool;                   # of what is free alone: nobody ends or is waited for
+  bytes @2 :UInt64;                 # beyond the allowance
+  ahead @3 :Bool;                   # only from free memory: no spare ends, and nobody is waited for
 }
 
 struct Detached {
-  graceMs @0 :UInt32;               # for how long it stays without one
+  graceMs @0 :UInt32;               # the time for which it stays without a connection
   why @1 :Text;
 }
 
@@ -127,18 +129,18 @@ struct SessionSpec {
   devices @3 :List(Device);         # as the worker's driver counts them
   tlsKey @4 :Data;                  # 32 bytes: the pre-shared key of the connection's second handshake; empty: plain
   hostMemoryBytes @5 :UInt64;       # of the server's own memory, that the tenant may hold; 0: no bound
-  ledgerSlot @6 :UInt32;            # which slot of the tenant's page is the session's
-  identified @7 :Bool;              # the client has shown that it is the tenant
-  resumeGraceMs @8 :UInt32;         # how long the session stays without a connection; 0: it ends with its connection
-  hangUpGraceMs @9 :UInt32;         # the same where the connection was ended and not lost, by the program's end or by something between
+  ledgerSlot @6 :UInt32;            # the session's slot in the tenant's page
+  identified @7 :Bool;              # the client has authenticated as the tenant
+  resumeGraceMs @8 :UInt32;         # the time for which it stays without a connection; 0: none
+  hangUpGraceMs @9 :UInt32;         # the same time after the connection was closed and not lost
   lanesMax @10 :UInt32;             # further connections for bulk; below 2: none
-  chunksCharged @11 :Bool;          # the chunk store's memory counts as the tenant's already; else the session that fills it answers for it
-  ledgerUser @12 :UInt64;           # whose the session is in the tenant's page of users; 0: no particular user's
+  chunksCharged @11 :Bool;          # the chunk store is charged to the tenant already; else the session that fills it pays
+  ledgerUser @12 :UInt64;           # the session's user in the tenant's page of users; 0: no particular user
   userLimitBytes @13 :UInt64;       # of each device, for this user's sessions together; 0: no bound but the tenant's
 
   struct Device {
     index @0 :UInt32;               # of the server: which column of the tenant's page
-    limitBytes @1 :UInt64;          # what the session is shown as the device's memory; 0: all of it
+    limitBytes @1 :UInt64;          # the device's memory as the session sees it; 0: all of it
   }
 }
 
@@ -164,13 +166,13 @@ struct Arrival {
   connection @0 :UInt64;
   socket @1 :Place;
   peer @2 :Text;                    # for logs
-  address @3 :Text;                 # what connections are counted by
+  address @3 :Text;                 # the key by which connections are counted
   tls @4 :Bool;                     # the client asked for it
-  unixTenant @5 :Text;              # whom the caller's user stands for, on a Unix socket
-  openTenant @6 :Text;              # who it is when it does not say
-  management @7 :Bool;              # comes back with the request
-  rdma @8 :Bool;                    # offered, where it may be
-  unixUser @9 :Text;                # with unixTenant: what the machine calls the caller
+  unixTenant @5 :Text;              # the tenant of the caller's user, on a Unix socket
+  openTenant @6 :Text;              # the tenant of a caller without a credential
+  management @7 :Bool;              # returned with the request
+  rdma @8 :Bool;                    # offered, if allowed
+  unixUser @9 :Text;                # with unixTenant: the caller's user name on the machine
 }
 
 struct Queued {
@@ -178,7 +180,7 @@ struct Queued {
   place @1 :UInt32;
   waiting @2 :UInt32;
   why @3 :Text;
-  ticket @4 :Data;                  # 16 bytes: what the client shows to have its place again; or none
+  ticket @4 :Data;                  # 16 bytes, with which the client gets its place back; or none
 }
 
 struct ConnectionText {
@@ -198,11 +200,11 @@ struct Login {
   processId @8 :UInt32;
   peer @9 :Text;
   management @10 :Bool;
-  resume @11 :Data;                 # 16 bytes, the wire identity of the session to be carried on; or none
-  ticket @12 :Data;                 # 16 bytes, of a place in the queue that the client had before; or none
+  resume @11 :Data;                 # 16 bytes, the wire identity of the session to resume; or none
+  ticket @12 :Data;                 # 16 bytes, of an earlier place in the queue; or none
   query @13 :Text;                  # not empty: answered by told and refused
-  gpuType @14 :Text;                # what the names of its GPUs have in them; or nothing
-  user @15 :Text;                   # who of the tenant; or none
+  gpuType @14 :Text;                # a part of the names of its GPUs; or nothing
+  user @15 :Text;                   # the tenant's user; or none
 }
 
 struct Told {
@@ -223,12 +225,12 @@ struct TurnedAway {
   reason @2 :Text;
   tenant @3 :Text;                  # as far as it was known
   credential @4 :Text;
-  untold @5 :UInt32;                # others that nobody was told of
+  untold @5 :UInt32;                # further ones that were not reported
 }
 
 struct Hello {
   version @0 :UInt32;               # kKeeperVersion
-  key @1 :Data;                     # 32 bytes that show who it is; the first hello of all says what they are
+  key @1 :Data;                     # 32 bytes that authenticate the broker; the first hello defines them
 }
 
 struct Entry {
@@ -236,5 +238,5 @@ struct Entry {
   name @1 :Text;
   text @2 :Data;                    # that only brokers understand
   descriptors @3 :List(Place);
-  awaited @4 :Bool;                 # a keeper waits for the next broker for its sake alone
+  awaited @4 :Bool;                 # a keeper waits for the next broker because of this entry
 }

@@ -20,7 +20,7 @@ inline std::string part_of_server(const std::string& what) {
   return what + " A part of `gpuwire serve`, which starts it; of no use by itself: " + kWhatToUseInstead + ".";
 }
 
-// No value: the broker has started this process, whose channel is there. Otherwise the exit code: a message was
+// No value: the broker has started this process, and the channel is open. Otherwise the exit code, after a message was
 // printed.
 inline std::optional<int> started_by_hand(const char* command) {
   struct stat facts {};

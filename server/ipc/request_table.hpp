@@ -1,4 +1,4 @@
-// The requests that wait for an answer of another process.
+// The pending requests to another process.
 #pragma once
 
 #include <chrono>
@@ -13,9 +13,8 @@
 
 namespace gpuwire::server::ipc {
 
-// Requests in flight, by number, each with its waiter. Bounded: a request beyond `max` is not made. The owner of the
-// table reports when a waiter's time is over and when the other end is gone; both give the waiter the reason. One
-// thread at a time.
+// Requests in flight, by number, each with its waiter. At most `max` requests. The owner of the table reports when a
+// waiter's time is over and when the other end is gone; the waiter gets the reason in both cases. One thread at a time.
 template <class Waiter>
 class RequestTable {
  public:
@@ -24,37 +23,37 @@ class RequestTable {
 
   explicit RequestTable(size_t max) : max_(max) {}
 
-  // A request of this end's. Nothing: as many are under way as may.
+  // Adds a request of this end. Nothing: the table is full.
   std::optional<RequestId> open(Waiter waiter, Clock::time_point until = kNoLimit) {
     const RequestId number = last_ + 1;
     if (!open_as(number, std::move(waiter), until)) return std::nullopt;
     last_ = number;
     return number;
   }
-  // A request whose number somebody else has chosen. False: it is under way already, or there are too many.
+  // Adds a request whose number another process has chosen. False: the number is pending already, or the table is full.
   bool open_as(RequestId number, Waiter waiter, Clock::time_point until = kNoLimit) {
     if (requests_.size() >= max_) return false;
     return requests_.try_emplace(number, Request{std::move(waiter), until}).second;
   }
 
-  // Null: there is none; its answer comes too late.
+  // Null: the request is not pending; its answer arrives too late.
   Waiter* find(RequestId number) {
     auto found = requests_.find(number);
     return found == requests_.end() ? nullptr : &found->second.waiter;
   }
-  // It is answered. Nothing: there is none.
+  // Removes an answered request. Nothing: the request is not pending.
   std::optional<Waiter> close(RequestId number) {
     auto request = requests_.extract(number);
     if (!request) return std::nullopt;
     return std::move(request.mapped().waiter);
   }
-  // Those for which `which` holds are nobody's any more.
+  // Removes the requests for which `which` is true.
   template <class Which>
   void drop_if(Which&& which) {
     std::erase_if(requests_, [&](const auto& one) { return which(one.second.waiter); });
   }
 
-  // Those whose time is over leave: `late(number, waiter)`. It may use the table.
+  // Removes the requests whose time is over, and calls `late(number, waiter)` for each, which may use the table.
   template <class Late>
   void expire(Clock::time_point now, Late&& late) {
     for (auto it = requests_.begin(); it != requests_.end();) {
@@ -68,14 +67,15 @@ class RequestTable {
       it = requests_.upper_bound(number);
     }
   }
-  // The other end is gone: all of them leave. `abandoned(number, waiter)`; it may use the table.
+  // Removes all requests when the other end is gone, and calls `abandoned(number, waiter)` for each, which may use the
+  // table.
   template <class Abandoned>
   void abandon(Abandoned&& abandoned) {
     for (auto& [number, request] : std::exchange(requests_, {})) abandoned(number, std::move(request.waiter));
   }
 
-  // Both in the order of their numbers; neither function may use the table. `look(number, waiter)` is true when the
-  // request is answered.
+  // Both visit the requests in the order of their numbers; neither function may use the table. `look(number, waiter)`
+  // returns whether the request is answered.
   template <class Each>
   void for_each(Each&& each) const {
     for (const auto& [number, request] : requests_) each(number, request.waiter);

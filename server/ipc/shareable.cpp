@@ -11,7 +11,7 @@
 namespace gpuwire::server::ipc {
 namespace {
 
-// The name of a file without a path, which no path can be: it does not begin with a slash.
+// The name of a file without a path. A path cannot equal it, because the name does not begin with a slash.
 constexpr std::string_view kEvent = "anon_inode:[eventfd]";
 constexpr const char* kDriverDevice = "/dev/nvidiactl";
 
@@ -21,7 +21,7 @@ bool is_event(int descriptor) {
   return bytes > 0 && std::string_view(name.data(), size_t(bytes)) == kEvent;
 }
 
-// By its number: the path of a file depends on the mounts of the process that opened it.
+// Compares the device number, because the path of a file depends on the mounts of the process that opened it.
 bool is_driver_device(int descriptor) {
   struct stat device {};
   struct statx facts {};

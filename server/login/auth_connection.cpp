@@ -17,7 +17,7 @@ using boost::system::error_code;
 
 namespace {
 
-// A client that comes here without TLS and shows no token is refused.
+// A client without TLS and without a token is refused here.
 bool needs_identity(const ipc::Arrival& arrival) {
   return !arrival.tls && arrival.unix_tenant.empty() && arrival.open_tenant.empty();
 }
@@ -140,7 +140,7 @@ IoStep AuthConnection::read_login() {
   return IoStep::done;
 }
 
-// The client may send only when it has been admitted; until then only its silence or its end is expected.
+// The client may send data only after its admission; until then only silence or the end of the connection is expected.
 IoStep AuthConnection::watch() {
   if (IoStep how = write_out(); how == IoStep::want_write) {
     if (!writing_) limit(kAnswerWriteMs);
@@ -250,7 +250,8 @@ void AuthConnection::queued(const ipc::Queued& place) {
 
 void AuthConnection::admitted() {
   if (stage_ != Stage::waiting) return;
-  if (connection_.poll() != IoStep::want_read) return advance();  // it has gone, or has spoken: watch() finds out which
+  if (connection_.poll() != IoStep::want_read)
+    return advance();  // the client has closed, or has sent data: watch() finds out which
   limit(kAnswerWriteMs);
   out_ += admitted_frame(identity_ends_unix_s_);
   stage_ = Stage::granted;
@@ -264,7 +265,7 @@ void AuthConnection::refused(const std::string& reason) {
   advance();
 }
 
-// The broker bounds how much this is.
+// The broker limits the size of the answer.
 void AuthConnection::told(const ipc::Told& part) {
   if (stage_ != Stage::waiting) return;
   if (part.last) {
@@ -313,7 +314,7 @@ void AuthConnection::ended(IoStep how) {
   if (requested_) {
     keeper_.gone(*this, failed ? connection_.failure() : "the client left while it waited");
   } else if (stage_ == Stage::login && !failed && needs_identity(arrival_) && connection_.bytes_received() == 0) {
-    // The client has learned that it would be refused, and comes again with TLS.
+    // The client has learned that it would be refused, and connects again with TLS.
   } else if (stage_ <= Stage::challenge) {
     ipc::TurnedAway refusal{arrival_.peer,
                             name_of(failed && arrival_.tls ? RefusalKind::tls : RefusalKind::protocol),
@@ -322,7 +323,7 @@ void AuthConnection::ended(IoStep how) {
                             {}};
     keeper_.turned_away(*this, std::move(refusal));
     if (failed) {
-      // An alert is on its way; closing with unread bytes would take it back.
+      // An alert is in transit; closing with unread bytes would discard it.
       ::shutdown(socket_.native_handle(), SHUT_WR);
       stage_ = Stage::lingering;
       limit(kLoginRefusalLingerMs);

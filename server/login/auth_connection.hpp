@@ -1,4 +1,4 @@
-// One client from its preface to its worker, or to its refusal.
+// Handles one client from its preface until its worker takes over, or until its refusal.
 #pragma once
 
 #include <memory>
@@ -18,11 +18,11 @@ namespace gpuwire::server {
 
 class AuthConnection;
 
-// An auth connection's requests to its owner. None of these may destroy the auth connection at once; `left` is its
-// last.
+// An auth connection's calls to its owner. None of them may destroy the auth connection immediately; `left` is the last
+// call.
 class AuthConnectionOwner {
  public:
-  // The identity that counts now; null: none.
+  // Returns the identity in force; null: none.
   virtual std::shared_ptr<const ServerIdentity> identity() const = 0;
   virtual WallTime now() const = 0;
   virtual void requested(AuthConnection& connection, ipc::Login request) = 0;
@@ -38,7 +38,7 @@ class AuthConnectionOwner {
 // One thread, the io_context's.
 class AuthConnection : public std::enable_shared_from_this<AuthConnection> {
  public:
-  // How far it is; connections that are less far are dropped first when there are too many.
+  // The progress of the login; of too many connections, those with the least progress are dropped first.
   enum class Progress : uint8_t { refused, silent, speaking, secured, logged_in };
 
   // `arrival.socket` is there.
@@ -49,14 +49,14 @@ class AuthConnection : public std::enable_shared_from_this<AuthConnection> {
   Progress progress() const;
 
   void begin();
-  // The broker's answers; after the request only.
+  // The broker's answers; called only after the request.
   void queued(const ipc::Queued& place);
   void admitted();
   void refused(const std::string& reason);
   void told(const ipc::Told& part);
-  // There are too many connections: it ends without a word.
+  // Drops the connection without an answer, because there are too many.
   void drop();
-  // No process is left that could answer it.
+  // No process is left that could answer the client.
   void abandon();
 
  private:
@@ -89,13 +89,13 @@ class AuthConnection : public std::enable_shared_from_this<AuthConnection> {
   AuthSocket connection_;
   LoginFrameReader login_;
   LoginFrame said_;                // the input of log_in()
-  tls::TokenHash token_hash_{};    // of the token that the client is to show
+  tls::TokenHash token_hash_{};    // of the token that the client will send
   tls::TokenChallenge challenge_;  // by which
   std::string out_;                // unsent bytes for the client
   Stage stage_ = Stage::greeting;
   int64_t identity_ends_unix_s_ = 0;  // of the client's credential; 0: never
   size_t lingered_bytes_ = 0;
-  bool requested_ = false;                  // the broker knows of it
+  bool requested_ = false;                  // the broker has its request
   bool reading_ = false, writing_ = false;  // waits under way
 };
 

@@ -24,7 +24,8 @@ AuthServer::~AuthServer() = default;
 // --- the broker ----------------------------------------------------------------------------------------------------
 
 void AuthServer::on_message(ipc::Message message) {
-  // The connection that waits for an answer; null: it has just gone, and the broker is being notified.
+  // Returns the connection that waits for an answer; null: the connection has just ended, and the broker is being
+  // notified.
   auto waiting = [this](ipc::ConnectionId connection) {
     auto* found = logged_in_.find(connection);
     return found ? *found : nullptr;
@@ -87,14 +88,14 @@ void AuthServer::welcome(ipc::Arrival arrival) {
   connection->begin();
 }
 
-// One address can only push out its own.
+// An address can only displace its own connections.
 void AuthServer::make_room(const std::string& address) {
   auto own = from_address_.find(address);
   if (own != from_address_.end() && own->second >= kAuthConnectionsPerAddressMax) return drop_from(address);
   if (strangers_.size() >= kAuthConnectionsMax) drop_from(most_crowded());
 }
 
-// Of several with the same number, the one whose oldest auth connection has been here longest.
+// Of several addresses with the same number, the one with the oldest auth connection.
 std::string AuthServer::most_crowded() const {
   const std::string* crowded = nullptr;
   size_t most = 0;
@@ -108,8 +109,8 @@ std::string AuthServer::most_crowded() const {
 }
 
 // The connection with more of a login stays longest. Only connections that have had time to send something are
-// compared, which are the older half of the address's. Otherwise a client that sends one byte at once, and no more,
-// would push out each honest client of the same address that is still reading the server's preface.
+// compared, which are the older half of the address's. Otherwise clients that send one byte at once, and no more, would
+// displace each honest client of the same address that is still reading the server's preface.
 void AuthServer::drop_from(const std::string& address) {
   std::shared_ptr<AuthConnection> least;
   auto own = from_address_.find(address);
@@ -141,7 +142,7 @@ void AuthServer::requested(AuthConnection& connection, ipc::Login request) {
   forget_stranger(connection);
   if (!logged_in_.open_as(connection.number(), kept))
     return kept->refused(fmt::format("{} programs wait already", kLoggedInMax));
-  // The broker is gone or reads nothing. A refusal would be final; a dropped client comes again, to the next broker.
+  // The broker is gone or does not read. A refusal would be final; a dropped client connects again, to the next broker.
   if (!broker_.send(std::move(request))) kept->abandon();
 }
 
@@ -153,7 +154,8 @@ void AuthServer::passed(AuthConnection& connection, OwnedDescriptor socket, std:
   broker_.send(ipc::Passed{connection.number(), std::move(socket), std::move(key)});
 }
 
-// Strangers cause these: when the broker does not keep up, they are counted in the next that it hears, not kept.
+// Unauthenticated callers cause these messages: if the broker does not keep up, the next message contains their count
+// instead.
 void AuthServer::turned_away(AuthConnection&, ipc::TurnedAway refusal) {
   if (broker_.waiting() >= kAuditBacklogMax) {
     ++unsent_;

@@ -1,4 +1,4 @@
-// The login process without its process: all auth connections, and the messages to the broker about them.
+// The login process's logic: all auth connections, and the messages to the broker about them.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@
 
 namespace gpuwire::server {
 
-// One thread, the io_context's. `closed`: the broker is gone, and so are all clients that were being refused.
+// One thread, the io_context's. `closed`: called when the broker is gone and all refusals have ended.
 class AuthServer final : private AuthConnectionOwner {
  public:
   using Clock = std::function<WallTime()>;

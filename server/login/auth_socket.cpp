@@ -13,7 +13,7 @@
 namespace gpuwire::server {
 namespace {
 
-// Asked before each read of libssl's, which would otherwise take as much as a message says that it is long.
+// Checked before each read of libssl, which would otherwise read the length that a message claims.
 long limit_reading(BIO* bio, int operation, const char*, size_t, int, long, int result, size_t*) {
   return operation == BIO_CB_READ && BIO_number_read(bio) > kHandshakeBytesMax ? -1 : result;
 }

@@ -1,4 +1,4 @@
-// A client's connection before its session: bytes in and out, plain or inside TLS, without waiting.
+// A client's connection before its session: reads and writes bytes, plain or inside TLS, without blocking.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@
 
 namespace gpuwire::server {
 
-// done: it went on; want_*: nothing can be done until the socket is ready for it; closed: the client has gone; failed:
-// failure() says why.
+// done: progress was made; want_*: the socket has to become ready first; closed: the client has closed; failed:
+// failure() has the reason.
 enum class IoStep : uint8_t { done, want_read, want_write, closed, failed };
 
 // Borrows a socket that does not block. One thread.
@@ -24,20 +24,20 @@ class AuthSocket {
  public:
   explicit AuthSocket(int socket) : socket_(socket) {}
 
-  // From here on everything is inside TLS. False: out of memory.
+  // Switches to TLS. False: out of memory.
   bool begin_tls(const ServerIdentity& identity);
   bool encrypted() const { return bool(tls_); }
   IoStep handshake();
 
-  // `moved`: how much of it, with done at least one byte.
+  // `moved`: the number of bytes, with done at least one.
   IoStep read(std::span<std::byte> out, size_t& moved);
   IoStep write(std::string_view data, size_t& moved);
 
-  // The client's behaviour while it may not send: done: it has sent something.
+  // Checks the client while it may not send. done: it has sent data.
   IoStep poll();
-  // Whether bytes of the client's have been taken from the socket that nobody has read.
+  // Returns whether bytes were taken from the socket and not read yet.
   bool holds_bytes() const { return tls_ && SSL_has_pending(tls_.get()); }
-  // Says the end to a client inside TLS, as far as that can be done without waiting.
+  // Sends the closing alert to a client inside TLS, as far as possible without blocking.
   void send_end();
 
   // Of the socket, TLS and all.

@@ -16,12 +16,12 @@
 namespace gpuwire::server {
 namespace {
 
-// For logs and lists: a client's text moves no cursor, breaks no line and turns none around.
+// Cleans a client's text for logs and lists: it moves no cursor, breaks no line and changes no direction.
 std::string printable(capnp::Text::Reader text) {
   return wire::ForeignText(std::string(text.begin(), std::min<size_t>(text.size(), kLoginTextBytesMax)));
 }
 
-// All of it: an implicit conversion ends at the first NUL.
+// Copies the whole text: an implicit conversion would end at the first NUL.
 std::string whole(capnp::Text::Reader text) { return {text.begin(), text.size()}; }
 
 template <class Fill>

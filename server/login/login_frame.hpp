@@ -20,26 +20,26 @@ namespace gpuwire::server {
 // unchanged.
 struct LoginFrame {
   std::string token;
-  std::string token_name;    // in its place: the token with this id is going to be shown
+  std::string token_name;    // in place of the token: its id, if a challenge will follow
   std::string token_nonce;   // with it: kTokenNonceBytes
   std::string sealed_token;  // of the second frame
   uint32_t gpus = 0;
   uint64_t memory_bytes = 0;
   std::string program, host;
   uint32_t process_id = 0;
-  std::string resume;  // the session to carry on: as many bytes as an identity has, or none
-  std::string ticket;  // of a place in the queue: the same
-  std::string query;   // not empty: no session is wanted
+  std::string resume;  // the session to resume: the bytes of an identity, or none
+  std::string ticket;  // of a place in the queue, likewise
+  std::string query;   // not empty: a query, and no session
   std::string gpu_type;
 };
 
-// Gathers exactly one login frame. The owner reads into space() and never further: the bytes after a client's login are
-// not for this process.
+// Collects exactly one login frame. The owner reads only into space(), because the bytes after a client's login are for
+// the worker.
 class LoginFrameReader {
  public:
   enum class State : uint8_t { incomplete, complete, fault };
 
-  // Where the next bytes belong, and how many may come; not empty while incomplete.
+  // Returns the space for the next bytes; not empty while the frame is incomplete.
   std::span<std::byte> space();
   State filled(size_t bytes);
 
@@ -60,7 +60,7 @@ class LoginFrameReader {
   std::string fault_;
 };
 
-// Whole frames (LoginAnswer), as they stand on the wire.
+// Return complete frames (LoginAnswer), as sent on the wire.
 std::string challenge_frame(std::span<const uint8_t> nonce, std::span<const uint8_t> proof);
 // `ends`: as LoginAnswer has it.
 std::string admitted_frame(int64_t ends_unix_s);

@@ -1,5 +1,5 @@
-// gpuwire-login: authenticates the clients of a server. Started by the broker, which hands it connections; it holds the
-// server's key, and no files, GPUs or rights.
+// gpuwire-login: authenticates the clients of a server. The broker starts it and passes connections to it; it holds the
+// server's key, and has no files, GPUs or rights.
 #include <algorithm>
 #include <ctime>
 #include <span>
@@ -22,8 +22,8 @@ namespace {
 
 int fail(const std::string& reason) { return fail_to_start("gpuwire-login", reason); }
 
-// Code that opens files when it first runs: the C library reads the time zone for any calendar date, and Cap'n Proto
-// has a stack trace made, by a library that is loaded for it, when a message cannot be read.
+// Runs code that opens files at its first use: the C library reads the time zone for any calendar date, and Cap'n Proto
+// loads a library for a stack trace when it cannot read a message.
 void rehearse() {
   ::tzset();
   LoginFrameReader reader;
@@ -37,7 +37,7 @@ void rehearse() {
   }
 }
 
-// A connection is a descriptor, and there may be as many as the limits say.
+// Each connection needs a descriptor, up to the limit of connections.
 void allow_descriptors() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -64,7 +64,7 @@ int run() {
 }  // namespace gpuwire::server
 
 #if defined(__SANITIZE_ADDRESS__)
-// The search for leaks at the end reads /proc, which is out of reach by then.
+// The leak detection at the end reads /proc, which is not accessible then.
 extern "C" __attribute__((visibility("default"))) const char* __asan_default_options() { return "detect_leaks=0"; }
 #endif
 

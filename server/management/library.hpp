@@ -1,4 +1,4 @@
-// The management library that a server asks, and its devices.
+// The management library that a server queries, and its devices.
 #pragma once
 
 #include <span>
@@ -13,18 +13,18 @@ namespace gpuwire::server {
 
 class DriverLibrary;
 
-// NVIDIA's library beside NVIDIA's driver; without it, or with the software device, the driver's own facts
-// (software_library.hpp). Lives as long as the process.
+// NVIDIA's library with NVIDIA's driver; without the library, or with the software device, the driver's own facts
+// (software_library.hpp). Exists as long as the process.
 class ManagementLibrary {
  public:
   static ManagementLibrary open(const DriverLibrary& driver);
 
   const nvml::Table& table() const { return table_; }
-  // For a layer that wraps some functions, before the first is called.
+  // For a layer that wraps some functions, before the first call.
   nvml::Table& table() { return table_; }
-  // By the driver's ordinals, which are the session's.
+  // Indexed by the driver's ordinals, which are the session's.
   std::span<const nvmlDevice> devices() const { return devices_; }
-  // Not empty: why it is not NVIDIA's library although it is NVIDIA's driver.
+  // Not empty: the reason why NVIDIA's library is not used with NVIDIA's driver.
   const std::string& note() const { return note_; }
 
  private:

@@ -10,7 +10,7 @@ namespace gpuwire::server {
 
 int Management::ask(uint32_t function, std::string_view arguments, std::string& values) const {
   auto functions = nvml::query_functions();
-  // A client that is newer may know more.
+  // A newer client may know more queries.
   if (function >= functions.size() || !functions[function]) return nvml::kFunctionNotFound;
   nvml::Arguments in(arguments, library_.devices());
   nvml::Values out;

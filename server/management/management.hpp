@@ -17,7 +17,8 @@ class Management {
   const ManagementLibrary& library() const { return library_; }
   ManagementLibrary& library() { return library_; }
 
-  // Executes one query: the library's status, and its results in `values`. Throws ProtocolFault at invalid arguments.
+  // Executes one query. Returns the library's status, and its results in `values`. Throws ProtocolFault at invalid
+  // arguments.
   int ask(uint32_t function, std::string_view arguments, std::string& values) const;
 
  private:

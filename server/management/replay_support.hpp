@@ -16,8 +16,8 @@
 
 namespace gpuwire::nvml {
 
-// Behind every buffer: a library newer than the description may write a little more than its structure's described
-// size.
+// Padding after every buffer: a library newer than the description may write more than the described size of its
+// structure.
 inline constexpr size_t kBufferSlackBytes = 4096;
 
 class Buffer {
@@ -82,9 +82,9 @@ class Values {
   }
   void text(const Buffer& buffer);
   void bytes(const Buffer& buffer) { bytes_.append(buffer.begin(), buffer.bytes()); }
-  // Their number, then they; none when the client has no room for any.
+  // Writes the number of items, then the items; none if the client has no room for any.
   void items(const Buffer& buffer, unsigned int count, size_t item_bytes);
-  // As many as the client sent.
+  // The number of items that the client sent.
   void items(const Buffer& buffer, int, size_t) { bytes(buffer); }
   const std::string& all() const { return bytes_; }
 
@@ -92,14 +92,14 @@ class Values {
   std::string bytes_;
 };
 
-// A function that the library lacks.
+// Called for a function that the library lacks.
 template <class... Parameters, class... Given>
 int call(const Table& nvml, int (*function)(Parameters...), Given&&... given) {
   return function ? function(given...) : nvml.missing;
 }
 
 using QueryFunction = int (*)(const Table& nvml, Arguments& arguments, Values& values);
-// By ordinal; null: there is none. Generated.
+// Finds a query by ordinal; null: there is none. Generated.
 std::span<const QueryFunction> query_functions();
 
 }  // namespace gpuwire::nvml

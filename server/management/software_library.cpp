@@ -27,7 +27,7 @@ struct Device {
   std::array<int, CU_DEVICE_ATTRIBUTE_MAX> attributes{};
 };
 
-// The data that the functions below read: they have the library's signatures, which leave no room for it.
+// The data of the functions below, whose signatures are the library's and have no parameter for it.
 struct Facts {
   std::string driver_version;
   int cuda_version = 0;
@@ -79,8 +79,8 @@ int pci_info(nvmlDevice device, void* out) {
   return kSuccess;
 }
 
-// The memory that a session may use. Each program of the software device has a memory of its own, so other programs
-// never take any of it.
+// The memory that a session may use. Each program of the software device has its own memory, so other programs never
+// use it.
 int memory(nvmlDevice device, void* out) {
   const Memory info{of(device).total_bytes, of(device).total_bytes, 0};
   std::memcpy(out, &info, sizeof info);

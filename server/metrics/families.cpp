@@ -39,8 +39,8 @@ class Family {
     else metric.gauge.value = value;
     family_.metric.push_back(std::move(metric));
   }
-  // `units`: how many of the histogram's are one of the metric's. A division, so that the bounds are the numbers that
-  // people write.
+  // `units`: the number of the histogram's units in one unit of the metric. The division gives bounds that are round
+  // numbers.
   void add(const HistogramMetrics& figures, double units, Labels labels) {
     ClientMetric metric = metric_with(std::move(labels));
     uint64_t below = 0;
@@ -68,12 +68,12 @@ struct Writer {
   Family counter(const char* name, const char* help) { return Family(all, MetricType::Counter, name, help); }
   Family histogram(const char* name, const char* help) { return Family(all, MetricType::Histogram, name, help); }
 
-  // One metric for each tenant, `value` of it.
+  // Adds one metric for each tenant, with its `value`.
   template <class Value>
   void of_tenants(Family&& family, const Snapshot& snapshot, Value value) {
     for (const TenantMetrics& tenant : snapshot.tenants) family.add(value(tenant), {{"tenant", tenant.name}});
   }
-  // One for each tenant on each GPU.
+  // Adds one metric for each tenant on each GPU.
   template <class Value>
   void of_tenants_gpus(Family&& family, const Snapshot& snapshot, Value value) {
     for (const TenantMetrics& tenant : snapshot.tenants)
@@ -145,7 +145,7 @@ void add_gpus(Writer& out, const Snapshot& snapshot) {
   }
 }
 
-// Users are no labels: there may be thousands, and their figures are in status, usage and the audit log.
+// Users are not labels, because there may be thousands; their figures are in status, usage and the audit log.
 void add_budgets(Writer& out, const Snapshot& snapshot) {
   Family budgets = out.gauge("gpuwire_tenant_budget_seconds", "GPU time that the tenant may use in a calendar month");
   Family used =
@@ -237,7 +237,7 @@ void add_counts(Writer& out, const Snapshot& snapshot) {
                                "Logins that were refused, by reason; tenant is empty when it is not known");
   for (const TenantMetrics& tenant : snapshot.tenants) {
     queue.add(double(count_of(tenant.sessions, "queued")), {{"tenant", tenant.name}});
-    // Each state always, so that a graph of it has no holes.
+    // Every state is always present, so that a graph has no gaps.
     for (const char* state : {"queued", "starting", "granted", "running", "detached", "ending"})
       sessions.add(double(count_of(tenant.sessions, state)), {{"tenant", tenant.name}, {"state", state}});
     double soonest = 0;

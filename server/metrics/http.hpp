@@ -1,4 +1,4 @@
-// As much of HTTP as a Prometheus server speaks when it scrapes.
+// The part of HTTP that a Prometheus server uses for a scrape.
 #pragma once
 
 #include <functional>
@@ -7,8 +7,9 @@
 
 namespace gpuwire::server {
 
-// The whole answer to a request's head, which anybody may have sent: /metrics by GET or HEAD, a short text at /, else
-// an error. The connection closes after it (HTTP/1.0). `metrics` is called when they are requested.
+// Returns the whole answer to an untrusted request head: the metrics for GET or HEAD of /metrics, a short text for /,
+// else an error. The connection closes after the answer (HTTP/1.0). `metrics` is called only if the metrics are
+// requested.
 std::string http_answer(std::string_view head, const std::function<std::string()>& metrics);
 std::string http_error(int status, const char* reason);
 

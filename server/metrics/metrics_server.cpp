@@ -22,7 +22,7 @@ using boost::system::error_code;
 }  // namespace
 
 class MetricsServer::Connection : public std::enable_shared_from_this<Connection> {
-  // The connection stays for the callback, which is not called when the server has gone.
+  // The callback keeps the connection, and is not called after the server was destroyed.
   template <class Callback>
   auto guard(Callback callback) {
     return server_.lifetime_.guard([self = shared_from_this(), callback = std::move(callback)](

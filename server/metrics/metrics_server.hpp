@@ -18,17 +18,16 @@
 
 namespace gpuwire::server {
 
-inline constexpr size_t kMetricsConnectionsMax = 32;      // the oldest goes when one more comes
+inline constexpr size_t kMetricsConnectionsMax = 32;      // a further connection closes the oldest
 inline constexpr size_t kMetricsRequestBytesMax = 8192;   // a request's head
 inline constexpr uint32_t kMetricsConnectionMs = 10'000;  // for a whole exchange
-inline constexpr uint32_t kMetricsFreshMs =
-    250;  // scrapes within it get the same snapshot, so that a flood of them does not reach the server
+inline constexpr uint32_t kMetricsFreshMs = 250;  // scrapes within it get one snapshot: no flood reaches the server
 inline constexpr uint32_t kMetricsAcceptRetryMs = 100;
 
 class MetricsServer {
  public:
   using Endpoint = boost::asio::ip::tcp::endpoint;
-  // `control`: the server's control socket, asked anew for each snapshot.
+  // `control`: the server's control socket, connected again for each snapshot.
   MetricsServer(boost::asio::io_context& io, std::filesystem::path control);
   ~MetricsServer();
 

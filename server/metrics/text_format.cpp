@@ -58,7 +58,7 @@ class TextWriter {
     text += '"';
   }
 
-  // `bound`: of a histogram's bucket; empty: it is none.
+  // `bound`: of a histogram's bucket; empty: no bucket.
   void add_line(const MetricFamily& family, std::string_view suffix, const ClientMetric& metric, std::string_view bound,
                 std::string_view value) {
     fmt::format_to(end(), "{}{}", family.name, suffix);

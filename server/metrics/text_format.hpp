@@ -8,7 +8,7 @@
 
 namespace gpuwire::server {
 
-// Gauges, counters and histograms; the bytes are those that prometheus-cpp's own TextSerializer writes.
+// Writes gauges, counters and histograms, with the same bytes as prometheus-cpp's own TextSerializer.
 std::string text_of(const std::vector<prometheus::MetricFamily>& families);
 
 }  // namespace gpuwire::server
