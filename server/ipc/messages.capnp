@@ -3,9 +3,9 @@
 # words of one segment, and beside them the descriptors that it refers to. message.hpp has the same in C++; codec.cpp
 # turns one into the other and checks what comes from outside.
 #
-# The broker exchanges messages with each worker, with the login process ("auth server") and with the keeper. While there
-# is no broker, the keeper takes its place for workers. The union is in the order of the senders; a message of another
-# sender is refused (codec.cpp, speakers_of).
+# The broker exchanges messages with each worker, with the login process ("auth server") and with the keeper. While
+# there is no broker, the keeper takes its place for workers. The union is in the order of the senders; a message of
+# another sender is refused (codec.cpp, speakers_of).
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("gpuwire::server::ipc_schema");
@@ -134,7 +134,7 @@ struct SessionSpec {
   resumeGraceMs @8 :UInt32;         # the time for which it stays without a connection; 0: none
   hangUpGraceMs @9 :UInt32;         # the same time after the connection was closed and not lost
   lanesMax @10 :UInt32;             # further connections for bulk; below 2: none
-  chunksCharged @11 :Bool;          # the chunk store is charged to the tenant already; else the session that fills it pays
+  chunksCharged @11 :Bool;          # the chunk store is charged already; else the session that fills it is charged
   ledgerUser @12 :UInt64;           # the session's user in the tenant's page of users; 0: no particular user
   userLimitBytes @13 :UInt64;       # of each device, for this user's sessions together; 0: no bound but the tenant's
 

@@ -24,9 +24,9 @@ namespace fs = std::filesystem;
 
 // A temporary file older than this was left by a process that died.
 constexpr auto kTemporaryAgeMax = std::chrono::hours(1);
-// No worker is about to write into a tenant's folder that has been empty for this long.
+// A tenant's folder that has been empty for this long is not in use by a worker.
 constexpr auto kEmptyFolderAgeMax = std::chrono::hours(24);
-// This part of the cache's bound is free after making room.
+// This part of the cache's limit is free after an eviction.
 constexpr uint64_t kSpareFraction = 16;
 // The prefixes of the files that workers make (module_cache.cpp, server/worker/compiled_code.cpp).
 constexpr std::string_view kLinkPrefix = "worker-", kOwnPrefix = "of-worker-";
@@ -37,7 +37,7 @@ struct Object {
   fs::path path;
 };
 
-// One tenant's images in the cache, the least recently used last.
+// The images of one tenant in the cache, the least recently used last.
 struct Tenant {
   std::vector<Object> objects;
   uint64_t bytes = 0;
@@ -47,13 +47,13 @@ bool older(const timespec& time, std::chrono::seconds than) {
   return std::chrono::system_clock::now() - std::chrono::system_clock::from_time_t(time.tv_sec) > than;
 }
 
-// The folder, with all its content: its maker is not trusted.
+// Removes the folder with all its content, whose creator is not trusted.
 void remove_folder(const fs::path& folder) {
   clear_folder(folder, kRemovedPerPollMax);
   ::rmdir(folder.c_str());
 }
 
-// All images, by tenant. Removes other files on the way.
+// Lists all images by tenant, and removes other files on the way.
 std::vector<Tenant> tenants_of(const fs::path& directory) {
   std::vector<Tenant> tenants;
   std::error_code error;
@@ -88,7 +88,7 @@ std::vector<Tenant> tenants_of(const fs::path& directory) {
 template <class Measure, class Enough>
 void evict(std::vector<Tenant>& tenants, CacheContents& left, Measure&& measure, Enough&& enough) {
   auto less = [&](const Tenant* a, const Tenant* b) { return measure(*a) < measure(*b); };
-  std::vector<Tenant*> by_size;  // a heap, whose first has most
+  std::vector<Tenant*> by_size;  // a heap, whose first element has most
   for (Tenant& tenant : tenants) {
     if (!tenant.objects.empty()) by_size.push_back(&tenant);
   }
@@ -107,7 +107,7 @@ void evict(std::vector<Tenant>& tenants, CacheContents& left, Measure&& measure,
   }
 }
 
-// The process that this name is of; 0: it is a tenant's folder.
+// Returns the process to which the name belongs; 0: a tenant's folder.
 pid_t worker_of(std::string_view name) {
   for (std::string_view prefix : {kLinkPrefix, kOwnPrefix}) {
     if (!name.starts_with(prefix)) continue;
@@ -118,7 +118,7 @@ pid_t worker_of(std::string_view name) {
   return 0;
 }
 
-// More than the driver would keep, or nothing that it makes.
+// Returns whether the folder has more than the driver would store, or files that the driver does not make.
 bool too_much(const fs::path& folder, uint64_t bytes_max) {
   constexpr uint64_t kBlockBytes = 512;  // of stat
   uint64_t bytes = 0;
@@ -150,7 +150,7 @@ void keep_compiled(const fs::path& compiled, uint64_t bytes_max) {
   }
 }
 
-// Changes with every file that comes or goes: the newest time of the folders, and how many there are.
+// A value that changes with every added or removed file: the newest time of the folders, and their number.
 std::tuple<time_t, long, size_t> state_of(const fs::path& directory) {
   time_t seconds = 0;
   long nanoseconds = 0;

@@ -1,4 +1,4 @@
-// The broker's side of the cache: keeps it within its bound and removes the remains of workers. No worker can influence
+// The broker's part of the cache: keeps it within its limit and removes files of dead workers. No worker can influence
 // it.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace gpuwire::server {
 
-// Images kept at once, whatever they take: each costs an inode and a part of each look.
+// The largest number of images, whatever their size: each costs an inode and time of each check.
 inline constexpr uint64_t kCachedImagesMax = 65536;
 
 // The driver's bound for a tenant's compiled code. If the driver exceeds it, or another process has written the files,
@@ -20,23 +20,23 @@ inline constexpr uint64_t kDriverCompiledBytesMax = uint64_t{1} << 30;
 inline constexpr uint64_t kCompiledBytesMax = 2 * kDriverCompiledBytesMax;
 inline constexpr size_t kCompiledFilesMax = 65536;
 inline constexpr int kCompiledDepthMax = 4;
-// Entries of a folder that are removed in one look; the next one goes on.
+// The number of a folder's entries that one check removes; the next check continues.
 inline constexpr size_t kRemovedPerPollMax = 1 << 20;
 
 struct CacheContents {
   uint64_t bytes = 0, images = 0;
 };
 
-// Removes images until `bytes_max` and kCachedImagesMax are kept with some to spare: each time the least recently used
-// image of the largest tenant, so that a larger tenant evicts no smaller one. Also removes the remains of ended
-// processes: half-written files, folders and links of their own. Empties folders of compiled code with more than
-// `compiled_bytes_max` in them. Returns the images that exist afterwards. Any number of workers may use the cache
-// meanwhile.
+// Removes images until the cache is somewhat below `bytes_max` and kCachedImagesMax: each time the least recently used
+// image of the largest tenant, so that a larger tenant never evicts images of a smaller one. Also removes what ended
+// processes have left (partial files, folders, links), and empties folders of compiled code with more than
+// `compiled_bytes_max`. Returns the remaining images. Any number of workers may use the cache meanwhile.
 CacheContents keep_cache(const std::filesystem::path& directory, uint64_t bytes_max,
                          uint64_t compiled_bytes_max = kCompiledBytesMax);
 
-// A thread that does so at its start and whenever something in the cache has changed, checked every kCachePollS
-// seconds, and at each kPollsAtCompiled-th check: growth deep in a folder changes none of the folders that are checked.
+// A thread that does so at its start, and when a check every kCachePollS seconds finds a change. At each
+// kPollsAtCompiled-th check it does so in any case, because growth deep in a folder changes none of the checked
+// folders.
 class CacheKeeper {
  public:
   CacheKeeper(std::filesystem::path directory, uint64_t bytes_max);

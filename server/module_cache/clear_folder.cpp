@@ -14,7 +14,8 @@
 namespace gpuwire::server {
 namespace {
 
-// One that its maker has closed to itself is opened, too. By its descriptor: under the name there may be a link by now.
+// Also opens a folder whose creator has removed its own permissions. Uses the descriptor, because the name may be a
+// link by now.
 OwnedDescriptor open_folder(int in, const char* name) {
   OwnedDescriptor place(::openat(in, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!place) return {};
@@ -27,7 +28,7 @@ bool remove_entry(int folder, const char* name) {
          ((errno == EISDIR || errno == EPERM) && ::unlinkat(folder, name, AT_REMOVEDIR) == 0);
 }
 
-// Calls `visit` with each name in the folder, until it says no.
+// Calls `visit` with each name in the folder, until it returns false.
 template <class Visit>
 void each_entry(int folder, Visit&& visit) {
   DIR* entries = ::fdopendir(::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -43,7 +44,7 @@ class Clearing {
  public:
   Clearing(OwnedDescriptor folder, size_t entries_max) : folder_(std::move(folder)), left_(entries_max) {}
 
-  // The number of passes that remove or move something: only the next pass may see an entry that was moved up.
+  // The number of passes that remove or move entries: only the next pass may see an entry that was moved up.
   bool run() {
     bool empty = false;
     do {
@@ -58,7 +59,7 @@ class Clearing {
   }
 
  private:
-  // For an entry of the folder. False: it still exists, or something has been moved up.
+  // Removes an entry of the folder. False: it still exists, or its content was moved up.
   bool take(const char* name) {
     if (!count(remove_entry(folder_.get(), name))) {
       bool moved = false;

@@ -1,4 +1,4 @@
-// Removes the files of a process that is not trusted.
+// Removes the files of an untrusted process.
 #pragma once
 
 #include <cstddef>
@@ -6,9 +6,8 @@
 
 namespace gpuwire::server {
 
-// Removes all content of the folder, of which at most `entries_max` entries are visited; the folder stays. Follows no
-// link, not even one that appears meanwhile, and has a few folders open at a time however deep they lie in each other.
-// False: something is left.
+// Removes the content of the folder, at most `entries_max` entries; the folder stays. Follows no link, not even one
+// that appears meanwhile, and has only a few folders open at a time, whatever their depth. False: entries are left.
 bool clear_folder(const std::filesystem::path& folder, size_t entries_max);
 
 }  // namespace gpuwire::server

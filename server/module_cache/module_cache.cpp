@@ -45,7 +45,7 @@ bool write_all(int descriptor, std::span<const std::byte> bytes) {
   return true;
 }
 
-// Tenants' names are theirs to choose; a path must not be.
+// Tenants choose their names, which must not become paths.
 std::string tenant_folder(std::string_view tenant) {
   if (tenant.empty()) return "nameless";
   return "t-" + hex(sha256(std::as_bytes(std::span(tenant.data(), tenant.size()))));
@@ -76,7 +76,7 @@ fs::path ModuleCache::folder_of(std::string_view tenant) const {
 
 fs::path ModuleCache::prepare(std::string_view tenant) const {
   fs::path folder = folder_of(tenant);
-  // Its time says that it is wanted (CacheKeeper removes empty ones that nobody wants).
+  // A recent time marks the folder as in use (CacheKeeper removes empty unused ones).
   if (mkdir(folder.c_str(), 0700) != 0) utimensat(AT_FDCWD, folder.c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
   return folder;
 }
@@ -104,7 +104,7 @@ bool ModuleCache::insert(std::string_view tenant, const Digest& digest, std::spa
   if (bytes.empty() || bytes.size() > settings_.bytes_max) return false;
   fs::path path = object(tenant, digest);
   struct stat status {};
-  // A file of another size is not the one that was written there; the right one takes its place.
+  // A file of another size was changed; the right one replaces it.
   if (lstat(path.c_str(), &status) == 0 && uint64_t(status.st_size) == bytes.size()) {
     utimensat(AT_FDCWD, path.c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
     return true;
@@ -117,9 +117,9 @@ bool ModuleCache::insert(std::string_view tenant, const Digest& digest, std::spa
   return false;
 }
 
-// Empty: it could not be written.
+// Empty: the file could not be written.
 fs::path ModuleCache::write_temporary(const fs::path& folder, std::span<const std::byte> bytes) {
-  // Names one temporary of this process; nothing else depends on its order.
+  // Numbers a temporary file of this process; nothing else depends on its order.
   static std::atomic<uint64_t> counter{0};
   fs::path temporary = folder / (std::string(kTemporaryPrefix) + std::to_string(getpid()) + "." +
                                  std::to_string(counter.fetch_add(1, std::memory_order_relaxed)));

@@ -18,33 +18,33 @@ namespace gpuwire::server {
 inline constexpr std::string_view kTemporaryPrefix = ".new-";
 
 struct ModuleCacheSettings {
-  std::filesystem::path directory;         // created with mode 0700; must be the user's own and nobody else's to write
-  uint64_t bytes_max = uint64_t{8} << 30;  // of all images together (CacheKeeper keeps them so); no image may be larger
+  std::filesystem::path directory;  // created with mode 0700; must belong to the user, and not be writable by others
+  uint64_t bytes_max = uint64_t{8} << 30;  // of all images together (CacheKeeper enforces it); no image may be larger
 };
 
-// In place of a folder: images are kept as long as a session only.
+// Stands in place of a folder: images are stored only during a session.
 inline constexpr const char* kNoModuleCache = "none";
 
-// $XDG_CACHE_HOME/gpuwire, for root without it /var/cache/gpuwire, else ~/.cache/gpuwire, else a folder of the user's
-// below the temporary one.
+// Returns $XDG_CACHE_HOME/gpuwire; without it /var/cache/gpuwire for root, else ~/.cache/gpuwire, else a folder of the
+// user below the temporary folder.
 std::filesystem::path default_module_cache_directory();
 
-// Any thread and any number of processes on one directory. No tenant learns of another's images: each has files of its
-// own, so that neither an answer nor its time depends on other tenants' images.
+// Any thread, and any number of processes on one directory. A tenant cannot detect another's images: each tenant has
+// its own files, so that neither an answer nor its time depends on other tenants' images.
 class ModuleCache {
  public:
-  // Fails when the directory cannot be made or others may write it.
+  // Fails if the directory cannot be made, or others may write to it.
   static tl::expected<std::unique_ptr<ModuleCache>, std::string> open(ModuleCacheSettings settings);
 
-  // An image that this tenant has inserted. Its digest has been checked; a file that has changed is removed and not
+  // Finds an image that this tenant has inserted, and checks its digest. A changed file is removed, and counts as not
   // found.
   std::shared_ptr<const ModuleImage> find(std::string_view tenant, const Digest& digest);
-  // Keeps an image, whose digest the caller has checked, for this tenant. False: it could not be written, or is larger
-  // than all the cache may hold. Waits for nobody: making room is the keeper's, afterwards.
+  // Stores an image for this tenant, whose digest the caller has checked. False: the image could not be written, or is
+  // larger than the cache's limit. Does not wait for an eviction, which the keeper makes afterwards.
   bool insert(std::string_view tenant, const Digest& digest, std::span<const std::byte> bytes);
 
-  // The one folder that find() and insert() need for this tenant; made when it is missing. All else may be out of reach
-  // from then on.
+  // Returns the only folder that find() and insert() need for this tenant, and makes it if it is missing. The process
+  // may then give up access to all other folders.
   std::filesystem::path prepare(std::string_view tenant) const;
 
  private:

@@ -13,7 +13,7 @@ namespace gpuwire::server {
 // misjudges the size finds no other memory of the process.
 class ModuleImage {
  public:
-  // Room for `bytes` (> 0) that are about to be filled in; keeps the charge that stands for them. Null: no memory.
+  // Allocates `bytes` (> 0), which the caller fills, and keeps their charge. Null: no memory.
   static std::shared_ptr<ModuleImage> create(size_t bytes, HostCharge charge = {});
   // Maps an open file of `bytes` (> 0) bytes, read-only. Null: it cannot be mapped. The file may be unlinked, but not
   // truncated, meanwhile.
@@ -33,7 +33,7 @@ class ModuleImage {
   std::byte* data_;
   size_t bytes_;
   size_t mapped_bytes_;
-  HostCharge charge_;  // none for a mapped file: its pages are the system's to drop
+  HostCharge charge_;  // none for a mapped file, whose pages the system can drop
 };
 
 }  // namespace gpuwire::server

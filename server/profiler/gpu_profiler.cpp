@@ -18,19 +18,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;  // CLOCK_MONOTONIC
 
-constexpr uint64_t kOwnStream = ~0ull;  // a stream of ours that the client does not know
+constexpr uint64_t kOwnStream = ~0ull;  // one of the worker's own streams, unknown to the client
 
 uint64_t clock_ns() { return uint64_t(std::chrono::nanoseconds(Clock::now().time_since_epoch()).count()); }
 uint64_t ns(std::chrono::nanoseconds time) { return uint64_t(time.count()); }
 
-// The driver's name of a function, without the number of its version.
+// Returns the driver's name of a function, without the version suffix.
 std::string_view plain_name(std::string_view call) {
   for (std::string_view version : {"_v2", "_v3"})
     if (call.ends_with(version)) call.remove_suffix(version.size());
   return call;
 }
 
-// The form of which the driver's table has a place; a driver older than 12.8 has none of it.
+// Uses the form that the driver's table has; a driver older than 12.8 lacks it.
 using ElapsedTime = CUresult(CUDAAPI*)(float*, CUevent, CUevent);
 ElapsedTime elapsed_time([[maybe_unused]] const DriverTable& driver) {
 #if CUDA_VERSION >= 12080
@@ -83,7 +83,7 @@ std::string GpuProfiler::begin_cupti() {
   return "no CUPTI: " + trace.error();
 }
 
-// Before there is a second thread.
+// Runs before the second thread starts.
 void GpuProfiler::log_method(std::string text) {
   const uint64_t now = clock_ns();
   new_names_.push_back(std::move(text));
@@ -98,7 +98,7 @@ void GpuProfiler::name_function(const void* native, std::string_view name) {
   name = name.substr(0, kProfiledNameBytesMax);
   if (name_bytes_ + name.size() > kProfiledNamesBytesMax) name = {};
   name_bytes_ += name.size();
-  // A function of a module that is gone may have had the same address.
+  // A function of an unloaded module may have had the same address.
   names_.insert_or_assign(native, Name{std::string(name)});
 }
 
@@ -131,7 +131,7 @@ uint32_t GpuProfiler::number_of(const TimedWork& work) {
   }
   auto found = names_.find(work.kernel);
   if (found == names_.end()) {
-    // Every kernel of a library was named when the client asked for it, so this is a function.
+    // Every kernel of a library got its name when the client requested it, so this is a function.
     const char* name = nullptr;
 #if CUDA_VERSION >= 12030
     if (driver_.cuFuncGetName && driver_.cuFuncGetName(&name, work.kernel) != CUDA_SUCCESS) name = nullptr;
@@ -152,7 +152,7 @@ uint64_t GpuProfiler::handle_of(CUstream stream) const {
 
 bool GpuProfiler::capturing(CUstream stream) const {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  // The legacy stream's answer is an error while a capture forbids it: nothing may be recorded there either.
+  // While a capture forbids the legacy stream, its query returns an error, and no event may be recorded there either.
   return driver_.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
@@ -240,7 +240,8 @@ void GpuProfiler::after(const TimedWork& work, const Pair& pair, bool done) {
 
 // --- the GPU's time by the clock -----------------------------------------------------------------------------------
 
-// Recorded in an otherwise empty stream, so that the GPU reaches it at once. Its cost is paid once a second.
+// The event is recorded in an otherwise empty stream, so that the GPU reaches it at once. This cost occurs once a
+// second.
 void GpuProfiler::begin_anchor(Context& context) {
   const uint64_t now = clock_ns();
   if (context.asked_ns && now - context.asked_ns < ns(kAnchorAge)) return;
@@ -270,7 +271,7 @@ void GpuProfiler::begin_anchor(Context& context) {
   if (anchor.after_ns) promote(context);
 }
 
-// The most precise value counts, until it is too old.
+// The most precise value is used, until it is too old.
 void GpuProfiler::promote(Context& context) {
   const Anchor& next = context.next;
   const Anchor& old = context.anchor;
@@ -301,14 +302,14 @@ bool GpuProfiler::take_times(const Context& context, Lane& lane, Pending& pendin
     return false;
   constexpr double kNsInMs = 1e6;
   const double start = double(context.anchor.middle_ns()) + double(to_start) * kNsInMs;
-  // A stream's work follows each other; the next anchor may say otherwise by its error.
+  // The work of a stream is sequential, but times from different anchors may overlap by their error.
   pending.span.start_ns = std::max(start > 0 ? uint64_t(start) : 0, lane.last_end_ns);
   pending.span.end_ns = std::max(pending.span.start_ns, uint64_t(std::max(0.0, start + double(took) * kNsInMs)));
   lane.last_end_ns = pending.span.end_ns;
   return true;
 }
 
-// Asks for the oldest of each stream, until one is not done or `spans_max` are known: how many.
+// Queries the oldest work of each stream, until one is not done or `spans_max` are known; returns their number.
 size_t GpuProfiler::collect(Context& context, size_t spans_max) {
   if (context.failed) return 0;
   if (context.next.event && !context.next.after_ns) {
@@ -374,7 +375,8 @@ void GpuProfiler::context_ends(CUcontext native) {
 
 // --- telling -------------------------------------------------------------------------------------------------------
 
-// One notice of the ready spans; names come no later than the spans that use them. False: there was nothing.
+// Sends one notice with the ready spans; names are sent no later than the spans that use them. False: no span was
+// ready.
 bool GpuProfiler::send_ready(std::unique_lock<std::mutex>& lock) {
   std::vector<std::string> names;
   size_t bytes = 0;
@@ -417,7 +419,7 @@ void GpuProfiler::collect_done() {
   }
 }
 
-// CUPTI's present records, without the lock while CUPTI is asked. False: there were none.
+// Collects CUPTI's present records, without the lock during CUPTI's call. False: there were none.
 bool GpuProfiler::collect_records(std::unique_lock<std::mutex>& lock) {
   if (!cupti_ || ready_.size() >= kSpansReadyMax) return false;
   const uint64_t now = clock_ns();
@@ -440,10 +442,10 @@ bool GpuProfiler::collect_records(std::unique_lock<std::mutex>& lock) {
   return !found.pieces.empty();
 }
 
-// Until there may be something to do.
+// Waits until there may be work for this thread.
 void GpuProfiler::wait_for_work(std::unique_lock<std::mutex>& lock, bool progress) {
   auto wanted = [&] { return stopping_ || at_once_ || !all_known() || !ready_.empty(); };
-  if (progress) {  // a thread that waits for the lock gets it now
+  if (progress) {  // lets a waiting thread take the lock
     lock.unlock();
     std::this_thread::yield();
     lock.lock();

@@ -26,17 +26,17 @@
 
 namespace gpuwire::server {
 
-// Nothing of the program's is changed: where an event cannot be had or recorded (a capture, a context or stream that
-// failed, too much at once) the work goes untimed, and is counted as dropped unless it was only recorded.
+// The program's work is unchanged. If an event cannot be created or recorded (during a capture, in a failed context or
+// stream, with too much pending work), the work is not timed. Unless it was only captured, it counts as dropped.
 class GpuProfiler final : public Profiler, private WorkTimer {
  public:
   struct Settings {
     std::string cupti = cupti::kOff;        // cupti::kAuto, cupti::kOff, or the library's path
     bool software = false;                  // the device is: no CUPTI knows it except a named one
-    std::function<void(std::string)> note;  // takes a line for the server's log
+    std::function<void(std::string)> note;  // logs a line in the server's log
     std::chrono::nanoseconds end_wait = kProfilerEndWait;
   };
-  // `table` outlives it. begin() puts the profiler before the functions of `table` that give work.
+  // `table` outlives this object. begin() inserts the profiler before the functions of `table` that give work.
   GpuProfiler(DriverTable& table, Settings settings) : table_(table), settings_(std::move(settings)) {}
   explicit GpuProfiler(DriverTable& table) : GpuProfiler(table, Settings()) {}
   ~GpuProfiler() override { stop(); }
@@ -62,17 +62,17 @@ class GpuProfiler final : public Profiler, private WorkTimer {
   };
   struct Anchor {
     CUevent event = nullptr;
-    uint64_t before_ns = 0, after_ns = 0;  // the GPU came to it between the two; after_ns 0: not known yet
+    uint64_t before_ns = 0, after_ns = 0;  // the GPU reached it between the two times; after_ns 0: unknown so far
     uint64_t error_ns() const { return (after_ns - before_ns) / 2; }
     uint64_t middle_ns() const { return before_ns + error_ns(); }
   };
   struct Context {
     CUcontext native = nullptr;
-    CUstream beside = nullptr;  // the anchors' own, which waits for no other
-    Anchor anchor, next;        // anchor.after_ns 0: there is none yet; next.event null: none is under way
+    CUstream beside = nullptr;  // a stream for anchors only, which waits for no other stream
+    Anchor anchor, next;        // anchor.after_ns 0: none yet; next.event null: none is pending
     CUevent spare = nullptr;    // for the next one
     uint64_t asked_ns = 0;      // when the last one was begun
-    bool failed = false;        // nothing is timed there any more
+    bool failed = false;        // no work is timed there any more
     std::unordered_map<CUstream, Lane> lanes;
     std::vector<std::pair<CUevent, CUevent>> free;
   };
@@ -82,7 +82,7 @@ class GpuProfiler final : public Profiler, private WorkTimer {
     uint32_t number = 0;
   };
 
-  // Why there is no CUPTI; empty: there is.
+  // Returns why CUPTI is not used; empty: it is used.
   std::string begin_cupti();
   void log_method(std::string text);
   wire::message::ProfileSpan span_of(const TimedWork& work);
@@ -119,7 +119,7 @@ class GpuProfiler final : public Profiler, private WorkTimer {
   // Executor only.
   std::thread::id executor_;
   std::function<Frame()> frame_;
-  Context* last_ = nullptr;  // the context that was current last
+  Context* last_ = nullptr;  // the most recent current context
   bool begun_ = false;
   bool measuring_ = false;                        // until end()
   std::unordered_map<const void*, Name> names_;   // of functions and kernels
@@ -131,7 +131,7 @@ class GpuProfiler final : public Profiler, private WorkTimer {
 
   std::mutex mutex_;
   std::condition_variable changed_, sent_;
-  // All under mutex_. Contexts are added and removed by the executor alone, which may keep a pointer without it.
+  // All under mutex_. Only the executor adds and removes contexts, so it may keep a pointer without the mutex.
   std::list<Context> contexts_;
   size_t pending_ = 0;
   std::vector<wire::message::ProfileSpan> ready_;
@@ -140,10 +140,10 @@ class GpuProfiler final : public Profiler, private WorkTimer {
   uint64_t ready_since_ns_ = 0;
   uint64_t timed_ = 0, dropped_ = 0, error_ns_ = 0;
   uint64_t asked_cupti_ns_ = 0;
-  std::unordered_map<std::string, uint32_t> kernels_by_cupti_;  // numbers of the names that only CUPTI knows
+  std::unordered_map<std::string, uint32_t> kernels_by_cupti_;  // numbers of names that only CUPTI reports
   size_t kernel_bytes_ = 0;                                     // of these
   bool at_once_ = false;                                        // ready spans are sent without waiting for more
-  bool giving_up_ = false;                                      // and times that are unknown by now stay unknown
+  bool giving_up_ = false;                                      // and times that are still unknown stay unknown
   bool sending_ = false;
   bool stopping_ = false;
   std::thread thread_;

@@ -11,7 +11,7 @@
 
 namespace gpuwire::server {
 
-// As protocol/api/session.toml numbers them. `method` is no work: its name says how the work is measured.
+// The numbers of protocol/api/session.toml. `method` is no work: its name describes the method of measurement.
 enum class SpanKind : uint8_t { kernel, copy, memset, graph, method };
 
 // One call that gives the GPU work, as the profiler sees it.
@@ -23,7 +23,7 @@ struct TimedWork {
   uint64_t bytes = 0;
 };
 
-// The layer before the driver's functions while work is timed.
+// The layer in front of the driver's functions while work is timed.
 class WorkTimer {
  public:
   // The former table.
@@ -39,7 +39,7 @@ class WorkTimer {
  protected:
   // The events around one call; private to the executor until the work is pending.
   struct Pair {
-    void* where = nullptr;  // the timer's own; null: the call is not timed
+    void* where = nullptr;  // belongs to the timer; null: the call is not timed
     CUevent start = nullptr, end = nullptr;
   };
 
@@ -50,11 +50,12 @@ class WorkTimer {
   DriverTable driver_;  // written before put_profiler_before()
 };
 
-// Replaces the functions that give the GPU work by ones that have it timed and call timer.driver()'s. Once in a
-// process, while no other thread uses these functions of the table.
+// Replaces the functions that give the GPU work by functions that time the work and call those of timer.driver(). Call
+// it once in a process, while no other thread uses these functions of the table.
 void put_profiler_before(DriverTable& table, WorkTimer& timer);
 
-// --- for the generated code: how many bytes a call moves or fills, by its arguments; 0: not known --------------------
+// --- for the generated code: the number of bytes that a call moves or fills, from its arguments; 0: unknown
+// --------------------
 
 template <class... Rest>
 uint64_t moved_bytes(const Rest&...) {
@@ -72,7 +73,7 @@ template <class... Rest>
 uint64_t moved_bytes(const CUDA_MEMCPY3D_PEER* copy, const Rest&...) {
   return copy ? uint64_t(copy->WidthInBytes) * copy->Height * copy->Depth : 0;
 }
-// Several copies: destinations, sources, sizes and how many.
+// Several copies: destinations, sources, sizes and their number.
 template <class... Rest>
 uint64_t moved_bytes(CUdeviceptr*, CUdeviceptr*, size_t* sizes, size_t count, const Rest&...) {
   uint64_t sum = 0;

@@ -27,7 +27,7 @@ uint8_t* Buffers::give() noexcept try {
     return data;
   }
   if (all_.size() >= kCuptiBuffersMax) return nullptr;
-  // Writes behind the lock must not fail for memory.
+  // Writes under the lock must not fail for lack of memory.
   all_.reserve(kCuptiBuffersMax);
   free_.reserve(kCuptiBuffersMax);
   filled_.reserve(kCuptiBuffersMax);

@@ -1,4 +1,4 @@
-// The buffers that CUPTI fills with records: handed out and taken back on whatever thread it calls from.
+// The buffers that CUPTI fills with records. CUPTI requests and returns them on any thread.
 #pragma once
 
 #include <atomic>
@@ -10,8 +10,8 @@
 
 namespace gpuwire::server::cupti {
 
-// One in a process, as CUPTI is, whose callbacks have no argument to pass it in; never destroyed, for CUPTI may have
-// some of them as long as the process lives. Takes a leaf lock.
+// One object in a process, because CUPTI's callbacks have no argument for it; never destroyed, because CUPTI may hold
+// buffers until the process ends. Takes a leaf lock.
 class Buffers {
  public:
   struct Filled {
@@ -21,11 +21,11 @@ class Buffers {
 
   static Buffers& of_process();
 
-  // CUPTI's callbacks. Null: as many as there may be are out; CUPTI drops records then.
+  // CUPTI's callbacks. Null: all buffers are in use, and CUPTI drops records.
   uint8_t* give() noexcept;
   void take(uint8_t* data, size_t valid_bytes) noexcept;
 
-  // Filled and not read yet, oldest first; release() when it is read.
+  // Returns the oldest filled buffer that was not read yet; call release() after reading.
   std::vector<Filled> filled();
   bool any_filled() const { return count_.load(std::memory_order_relaxed) != 0; }
   void release(const Filled& read) noexcept;
@@ -36,7 +36,7 @@ class Buffers {
   Mutex mutex_;
   std::vector<uint8_t*> all_ GUARDED_BY(mutex_), free_ GUARDED_BY(mutex_);
   std::vector<Filled> filled_ GUARDED_BY(mutex_);
-  std::atomic<size_t> count_{0};  // of filled_; a hint for who looks without the lock
+  std::atomic<size_t> count_{0};  // of filled_; a hint for reads without the lock
 };
 
 }  // namespace gpuwire::server::cupti

@@ -1,6 +1,6 @@
-// The worker's part of CUPTI: its functions, its numbers, and the beginnings of its records ("CUPTI", reference of the
-// activity API). Declared here, so that the server is built without the toolkit's header and runs with any of the
-// versions below; a test compares it with the header if one is installed.
+// The part of CUPTI that the worker uses: functions, constants, and the beginnings of records ("CUPTI", reference of
+// the activity API). Declared here, so that the server builds without the toolkit's header and runs with all versions
+// below; a test compares the declarations with the header if it is installed.
 #pragma once
 
 #include <cuda.h>
@@ -15,8 +15,8 @@ inline constexpr Result kSuccess = 0;
 inline constexpr Result kMaxLimitReached = 12;  // the end of a buffer
 
 // The result of cuptiGetVersion(): 18 is CUDA 11.8, 19 to 28 are 12.0 to 12.9, from 13.0 on it is the version in
-// decimal places. In all of them the records below begin alike, and graphs are traced; a later major version is
-// unknown.
+// decimal places. In all of them the records below begin in the same way, and graphs are traced; later major versions
+// are unknown.
 inline constexpr uint32_t kApiOldest = 18, kApiOldStyleNewest = 28;
 inline constexpr uint32_t kApiNewStyleOldest = 130'000, kApiUnknown = 140'000;
 
@@ -33,8 +33,8 @@ inline constexpr uint32_t kFlushForced = 1;            // CUPTI_ACTIVITY_FLAG_FL
 inline constexpr uint32_t kCorrelationCustom0 = 3;     // CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0
 inline constexpr uint32_t kDeviceBufferPoolLimit = 2;  // CUPTI_ACTIVITY_ATTR_DEVICE_BUFFER_POOL_LIMIT
 
-// Functions whose calls need no record (cupti_driver_cbid.h): the worker calls them for itself, some of them all the
-// time, and none gives the GPU work.
+// Functions whose calls need no record (cupti_driver_cbid.h): the worker calls them for its own purposes, some of them
+// continually, and none gives the GPU work.
 inline constexpr uint32_t kCallsWithoutRecords[] = {
     119,  // cuEventRecord
     120,  // cuEventQuery
@@ -46,7 +46,7 @@ inline constexpr uint32_t kCallsWithoutRecords[] = {
     780,  // cuEventElapsedTime_v2
 };
 
-// Times are in ns, by the clock that CUPTI was given; 0 and 0: not known.
+// Times are in ns, by the clock that CUPTI was given; both 0: unknown.
 struct Activity {
   uint32_t kind;
 };
@@ -91,7 +91,7 @@ struct GraphActivity {
   uint32_t correlation;
   uint64_t start, end;
 };
-// Says that the driver call `correlation` was made while `external` was pushed.
+// Reports that the driver call `correlation` was made while `external` was pushed.
 struct ExternalCorrelationActivity {
   uint32_t kind;
   uint32_t external_kind;
@@ -104,7 +104,7 @@ using BufferRequested = void(CUDAAPI*)(uint8_t** buffer, size_t* bytes, size_t* 
 using BufferCompleted = void(CUDAAPI*)(CUcontext, uint32_t stream, uint8_t* buffer, size_t bytes, size_t valid_bytes);
 using Timestamp = uint64_t(CUDAAPI*)();
 
-// Its functions, by their names without "cupti".
+// CUPTI's functions, by their names without "cupti".
 struct Functions {
   Result(CUDAAPI* GetVersion)(uint32_t*) = nullptr;
   Result(CUDAAPI* GetResultString)(Result, const char**) = nullptr;
@@ -117,7 +117,7 @@ struct Functions {
   Result(CUDAAPI* ActivityGetNumDroppedRecords)(CUcontext, uint32_t stream, size_t* dropped) = nullptr;
   Result(CUDAAPI* ActivityPushExternalCorrelationId)(uint32_t kind, uint64_t id) = nullptr;
   Result(CUDAAPI* ActivityPopExternalCorrelationId)(uint32_t kind, uint64_t* last) = nullptr;
-  // Null: the version has none; it only costs more then.
+  // Null: the version lacks the function, which only saves costs.
   Result(CUDAAPI* ActivitySetAttribute)(uint32_t attribute, size_t* bytes, void* value) = nullptr;
   Result(CUDAAPI* ActivityEnableDriverApi)(uint32_t function, uint8_t enable) = nullptr;
 };

@@ -26,7 +26,7 @@ bool find(void* library, const char* name, Function*& out) {
   return out != nullptr;
 }
 
-// The name of a function that it lacks; null: none.
+// Returns the name of a missing function; null: none is missing.
 const char* lacking(void* library, Functions& call) {
   find(library, "cuptiActivitySetAttribute", call.ActivitySetAttribute);
   find(library, "cuptiActivityEnableDriverApi", call.ActivityEnableDriverApi);
@@ -66,7 +66,7 @@ std::string name_of(uint32_t api_version) {
   if (api_version >= kApiNewStyleOldest && api_version < kApiUnknown)
     return fmt::format("CUPTI {}.{}", api_version / 10'000, api_version / 100 % 100);
   if (api_version < kApiOldest || api_version > kApiOldStyleNewest) return "";
-  // cupti_version.h; 25 is not in it.
+  // From cupti_version.h, which does not contain 25.
   constexpr const char* kNames[] = {"11.8", "12.0", "12.2", "12.3", "12.4", "12.5",
                                     "12.6", "12",   "12.8", "12.9", "12.9"};
   static_assert(std::size(kNames) == kApiOldStyleNewest - kApiOldest + 1);

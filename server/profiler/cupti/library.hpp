@@ -10,7 +10,7 @@
 
 namespace gpuwire::server::cupti {
 
-// The setting `cupti`, but a path.
+// The values of the setting `cupti` other than a path.
 inline constexpr const char* kAuto = "auto";
 inline constexpr const char* kOff = "off";
 
@@ -19,15 +19,15 @@ struct Library {
   std::string name;  // "CUPTI 13.0"
 };
 
-// Where it is looked for: names for the loader's path, then the toolkit's folders. A version that is newer than the
-// driver is left out: it would refuse.
+// Returns the searched names: those for the loader's path, then the toolkit's folders; without versions that are newer
+// than the driver, which would refuse.
 std::vector<std::string> candidates(int driver_version);
 
-// "CUPTI 12.4"; empty: it is no version whose records are known.
+// Returns for example "CUPTI 12.4"; empty: the records of this version are unknown.
 std::string name_of(uint32_t api_version);
 
-// The first of them that there is. It stays open as long as the process: CUPTI has threads of its own. The error says
-// why not, in a line.
+// Opens the first one that exists. It stays open until the process ends, because CUPTI has its own threads. The error
+// gives the reason, in a line.
 tl::expected<Library, std::string> open(const std::vector<std::string>& paths);
 
 // CUPTI's name of a result.

@@ -13,7 +13,7 @@ namespace gpuwire::server::cupti {
 
 namespace {
 
-// External correlations come with the records of driver calls, so these have to be requested, too.
+// CUPTI reports external correlations with the records of driver calls, so these have to be requested, too.
 constexpr struct {
   uint32_t kind;
   const char* name;
@@ -32,14 +32,14 @@ uint64_t CUDAAPI monotonic_ns() {
 void CUDAAPI buffer_requested(uint8_t** buffer, size_t* bytes, size_t* records_max) {
   *buffer = Buffers::of_process().give();
   *bytes = *buffer ? kCuptiBufferBytes : 0;
-  *records_max = 0;  // as many as there is room for
+  *records_max = 0;  // as many as fit
 }
 
 void CUDAAPI buffer_completed(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t valid_bytes) {
   if (buffer) Buffers::of_process().take(buffer, valid_bytes);
 }
 
-// Where the record stands, if all of it that is read lies in the buffer.
+// Returns the record, if all of its used part lies in the buffer.
 template <class Form>
 const Form* form_of(const Buffers::Filled& buffer, const Activity* record) {
   const auto at = reinterpret_cast<uintptr_t>(record), begin = reinterpret_cast<uintptr_t>(buffer.data);
@@ -55,7 +55,7 @@ tl::expected<std::unique_ptr<Trace>, std::string> Trace::begin(Library library) 
   auto refused = [&](std::string_view what, Result result) {
     return tl::unexpected(fmt::format("{}: {}: {}", library.name, what, describe(call, result)));
   };
-  // Of the GPU's memory, for times that are not read yet. Without it CUPTI takes up to 250 buffers of 3 MB.
+  // Limits the GPU's memory for unread times. Without the limit CUPTI takes up to 250 buffers of 3 MB.
   size_t buffers = kCuptiDeviceBuffersMax, bytes = sizeof buffers;
   if (call.ActivitySetAttribute) call.ActivitySetAttribute(kDeviceBufferPoolLimit, &bytes, &buffers);
   if (const Result result = call.ActivityRegisterTimestampCallback(&monotonic_ns); result != kSuccess)
@@ -100,7 +100,7 @@ void Trace::give(const Span& span) {
       ++first_id_;
     }
     id = first_id_ + given_.size();
-    // It is waited for when the driver has taken it: its records may come before.
+    // The trace waits for the work once the driver has accepted it; its records may arrive before.
     given_.push_back({span, now_ns, false});
     ++awaited_;
   }
@@ -142,7 +142,7 @@ void Trace::mark_received(Given& given) {
   if (!std::exchange(given.received, true)) --awaited_;
 }
 
-// Bytes behind an invalid record are left unread: CUPTI's function and ours go by the sizes of records.
+// Bytes after an invalid record are not read, because CUPTI's function and ours use the sizes of records.
 void Trace::read(const Buffers::Filled& buffer, std::vector<Record>& records, std::vector<Link>& links) const {
   Activity* record = nullptr;
   auto add = [&](const auto* form, uint64_t bytes = 0, const char* name = nullptr) {
@@ -188,12 +188,12 @@ void Trace::link(const std::vector<Link>& links) {
   }
 }
 
-// False: it is not known whose it is.
+// False: the record's work is unknown.
 bool Trace::resolve(const Record& record, uint64_t now_ns, Found& found) {
   const auto id = ids_.find(record.correlation);
   if (id == ids_.end()) return false;
   Given* given = find(id->second);
-  if (!given) return true;  // it has been given up
+  if (!given) return true;  // the trace no longer waits for it
   const bool first = !given->received;
   mark_received(*given);
   constexpr auto kSlack = uint64_t(std::chrono::nanoseconds(kCuptiClockSlack).count());
@@ -207,7 +207,7 @@ bool Trace::resolve(const Record& record, uint64_t now_ns, Found& found) {
   Found::Piece piece{given->span, record.name};
   piece.span.start_ns = record.start_ns;
   piece.span.end_ns = record.end_ns;
-  if (record.bytes != 0) piece.span.bytes = record.bytes;  // a call may be several copies
+  if (record.bytes != 0) piece.span.bytes = record.bytes;  // a call may consist of several copies
   found.pieces.push_back(piece);
   return true;
 }

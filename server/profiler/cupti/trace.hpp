@@ -1,4 +1,4 @@
-// Times of a session's work by CUPTI's activity records, each reported with the frame that started it.
+// Reports the times of a session's work from CUPTI's activity records, each with the frame that started the work.
 #pragma once
 
 #include <atomic>
@@ -20,9 +20,9 @@
 
 namespace gpuwire::server::cupti {
 
-// The executor announces the work that it is about to give the GPU (give, given); another thread asks CUPTI for the
-// known records (collect). CUPTI numbers the driver's calls; a number of ours that is pushed around a call is reported
-// with CUPTI's (external correlation), in any order with the records of the work itself.
+// The executor announces work before it submits the work to the GPU (give, given); another thread collects the present
+// records from CUPTI (collect). CUPTI numbers the driver's calls. It reports a number that the worker pushes around a
+// call together with its own number (external correlation), in any order relative to the records of the work itself.
 class Trace {
  public:
   using Span = wire::message::ProfileSpan;
@@ -31,34 +31,34 @@ class Trace {
   struct Found {
     struct Piece {
       Span span;
-      const char* name = nullptr;  // of a kernel, by CUPTI; null: it says none
+      const char* name = nullptr;  // of a kernel, from CUPTI; null: unknown
     };
     std::vector<Piece> pieces;
-    uint64_t without_times = 0;  // work that has ended and of which CUPTI knows no times
+    uint64_t without_times = 0;  // completed work without times from CUPTI
     uint64_t error_ns = 0;       // work seems to have begun this long before its call
   };
 
-  // Makes CUPTI record. Before there is work, and one at a time in a process. The error has CUPTI's answer and the
-  // call.
+  // Starts CUPTI's recording. Called before there is work; one trace at a time in a process. The error has CUPTI's
+  // answer and the call.
   static tl::expected<std::unique_ptr<Trace>, std::string> begin(Library library);
 
   const std::string& name() const { return library_.name; }
 
-  // Whether CUPTI makes records of such work: not of prefetching and uploads of graphs, nor of empty work.
+  // Returns whether CUPTI records such work. It does not record prefetches, uploads of graphs and empty work.
   static bool records(const TimedWork& work);
 
-  // Executor. Around a call: `span` has all but the times. The calls between the two are those of the driver.
+  // Executor. Called before and after a driver call: `span` has everything but the times.
   void give(const Span& span);
-  // `done`: the driver took it. True: it is the first that is waited for.
+  // `done`: the driver has accepted the work. True: the trace begins to wait.
   bool given(bool done);
 
-  // The number of announced pieces of work without a record; less the records that CUPTI reports as dropped.
+  // Returns the number of announced pieces of work without a record, less the records that CUPTI reports as dropped.
   uint64_t awaited() const;
   bool any_filled() const { return Buffers::of_process().any_filled(); }
-  // One thread. `ask`: CUPTI hands over all complete buffers; `forced`: incomplete ones, too. The caller holds no lock
-  // that the executor takes in a driver call.
+  // One thread. `ask`: makes CUPTI return all complete buffers; `forced`: also incomplete ones. The caller holds no
+  // lock that the executor takes in a driver call.
   Found collect(bool ask, bool forced);
-  // Nothing is waited for any more: how much it was.
+  // Stops waiting, and returns the amount of work without records.
   uint64_t give_up();
 
   // CUPTI records no more.
@@ -68,7 +68,7 @@ class Trace {
   struct Given {
     Span span;
     uint64_t given_ns = 0;
-    bool received = false;  // or not to be waited for
+    bool received = false;  // or no longer expected
   };
   struct Record {
     uint32_t correlation = 0;
@@ -99,7 +99,7 @@ class Trace {
   uint64_t first_id_ GUARDED_BY(mutex_) = 1;
   // Of given_: not heard of.
   uint64_t awaited_ GUARDED_BY(mutex_) = 0;
-  // Left given_ without having been heard of.
+  // Work that left given_ without a record.
   uint64_t forgotten_ GUARDED_BY(mutex_) = 0;
   // CUPTI says so.
   uint64_t lost_records_ GUARDED_BY(mutex_) = 0;
@@ -107,7 +107,7 @@ class Trace {
   std::unordered_map<uint32_t, uint64_t> ids_ GUARDED_BY(mutex_);
   // Of ids_, oldest first.
   std::deque<uint32_t> correlations_ GUARDED_BY(mutex_);
-  // Their correlation is not known yet, or is no work of the session's.
+  // Records whose correlation is unknown so far, or belongs to no work of the session.
   std::deque<Record> early_ GUARDED_BY(mutex_);
 };
 
