@@ -1,4 +1,4 @@
-// Times the calls that programs make most, on whatever libcuda.so.1 the loader finds: NVIDIA's natively, gpuwire's
+// Times the most frequent calls of programs, on the libcuda.so.1 that the loader finds: NVIDIA's natively, gpuwire's
 // through `gpuwire run`. Prints one JSON object. Every figure is the median over rounds; bench/run runs it natively and
 // remotely in turn.
 #include <cuda.h>
@@ -26,7 +26,7 @@ void launches(int count) {
                               for (int i = 0; i < count; ++i) nothing<<<1, 32>>>();
                               CHECK_RUNTIME(cudaDeviceSynchronize());
                             }));
-  // What one launch costs its caller while the buffers have room: a burst, without the synchronize.
+  // Measures the time of one launch for its caller while the buffers have room: a burst, without the synchronisation.
   std::vector<double> bursts;
   for (int round = 0; round < 51; ++round) {
     bursts.push_back(seconds_of([] {
@@ -87,7 +87,7 @@ void allocations() {
   figure("free_alone_1m_us", 1e6 * median(frees));
   cudaStream_t stream;
   CHECK_RUNTIME(cudaStreamCreate(&stream));
-  // Between two bursts the stream catches up: what has been freed in its order is there again.
+  // Between two bursts the stream catches up, so that memory that was freed in its order is available again.
   std::vector<double> bursts;
   for (int round = 0; round < 51; ++round) {
     bursts.push_back(seconds_of([&] {
@@ -127,7 +127,7 @@ void queries() {
                                         CHECK_RUNTIME(cudaEventDestroy(one));
                                       }
                                     }));
-  // From a launch to the first query that finds it done, by polling.
+  // Measures the time from a launch to the first query that finds it done, by polling.
   figure("launch_poll_us", 1e6 * median_seconds(201, [&] {
                              nothing<<<1, 32, 0, stream>>>();
                              CHECK_RUNTIME(cudaEventRecord(event, stream));
@@ -143,7 +143,8 @@ void memory_questions() {
     CHECK_RUNTIME(cudaMemGetInfo(&free_bytes, &total_bytes));
   };
   figure("mem_get_info_us", 1e6 * median_seconds(201, ask));
-  // Behind allocations of both kinds and copies, as a program asks that decides how much it may take.
+  // Runs after allocations of both kinds and copies, like a query of a program that decides how much memory to
+  // allocate.
   cudaStream_t stream;
   CHECK_RUNTIME(cudaStreamCreate(&stream));
   std::vector<char> host(64 << 10, 1);
@@ -178,7 +179,7 @@ void pinned() {
                                }));
 }
 
-// `size`: as it stands in the figures' names.
+// `size`: as in the figures' names.
 void copies(const std::string& size, size_t bytes, int rounds) {
   std::vector<char> pageable(bytes, 1);
   char *pinned, *device;
@@ -200,8 +201,8 @@ void copies(const std::string& size, size_t bytes, int rounds) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // --small: on the software device a launch takes longer and copies are plain memory copies: fewer of both.
-  // --short: what programs call most and wait for, in about a second.
+  // --small: fewer launches and copies, for the software device, on which a launch takes longer and copies are plain
+  // memory copies. --short: the most frequent calls that wait, in about a second.
   const bool small = has_option(argc, argv, "--small"), brief = has_option(argc, argv, "--short");
   Figures figures;
   figures.set_pace(pace_of(argc, argv));

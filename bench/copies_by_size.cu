@@ -1,9 +1,8 @@
-// Times copies by size, on whatever libcuda.so.1 the loader finds: each size in each direction, from and to pageable
+// Times copies by size, on the libcuda.so.1 that the loader finds: each size in each direction, from and to pageable
 // and pinned memory, blocking and asynchronous. Prints one JSON object of microseconds; bench/run runs it natively and
 // remotely in turn. --short: in about two seconds; --quick: a few rounds, to try it out; --small: without the largest.
 //
-// A stream that does not block is there all the while, as in most programs: what a copy may promise to its caller
-// depends on it.
+// A non-blocking stream exists all the time, as in most programs, because it influences when a copy may return.
 #include <cuda_runtime.h>
 
 #include <cstring>
@@ -52,7 +51,7 @@ int main(int argc, char** argv) {
         figures.add(name + "_blocking_us", 1e6 * figures.median_seconds(kRounds, [&] {
           CHECK_RUNTIME(cudaMemcpy(target, source, size.bytes, kind));
         }));
-        // What such a copy has left to do on the server is not the next figure's.
+        // Waits, so that the next figure does not include the copy's remaining work on the server.
         CHECK_RUNTIME(cudaDeviceSynchronize());
         figures.add(name + "_async_us", 1e6 * figures.median_seconds(kRounds, [&] {
           CHECK_RUNTIME(cudaMemcpyAsync(target, source, size.bytes, kind, stream));

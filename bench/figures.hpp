@@ -22,17 +22,17 @@ inline double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// How long a figure is measured. The first calls of a session touch memory for the first time, on both sides: a loop of
-// some milliseconds without a warm-up would measure that.
+// The duration of a figure's measurement. The first calls of a session touch memory for the first time, on both sides;
+// a loop of some milliseconds without a warm-up would measure mainly this.
 struct Pace {
   double warm_up_seconds = 0.1, measured_seconds = 0.3;
-  int rounds_max = std::numeric_limits<int>::max();  // of the number that a figure asks for
+  int rounds_max = std::numeric_limits<int>::max();  // of the number of rounds that a figure requests
 };
 // --short: whole tables in a few seconds. --quick: a few rounds of each figure, to try a program out.
 constexpr Pace kShortPace{.warm_up_seconds = 0.004, .measured_seconds = 0.02, .rounds_max = 5};
 constexpr Pace kQuickPace{.warm_up_seconds = 0, .measured_seconds = 0, .rounds_max = 3};
 
-// Prints `{"name": value, ...}` while it lives.
+// Prints `{"name": value, ...}`, from its construction to its destruction.
 class Figures {
  public:
   Figures() { std::printf("{"); }
@@ -47,12 +47,12 @@ class Figures {
     first_ = false;
   }
 
-  // The median time of at least `rounds` rounds, or as many as the pace allows, after a warm-up.
+  // Returns the median time of at least `rounds` rounds, or as many as the pace allows, after a warm-up.
   double median_seconds(int rounds, const std::function<void()>& body) const {
     return median_seconds(
         rounds, [] {}, body);
   }
-  // `before` runs ahead of each round; its time is no part of the round's.
+  // `before` runs before each round; its time does not count.
   double median_seconds(int rounds, const std::function<void()>& before, const std::function<void()>& body) const {
     double warm = 0;
     do warm += seconds_of(before) + seconds_of(body);
@@ -72,7 +72,7 @@ class Figures {
   bool first_ = true;
 };
 
-// The pace that a program's arguments choose.
+// Returns the pace that a program's arguments select.
 inline Pace pace_of(int argc, char** argv) {
   Pace pace;
   for (int i = 1; i < argc; ++i) {

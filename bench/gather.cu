@@ -1,7 +1,7 @@
 // Times an embedding gather: kernels that read a few rows of a large table in registered memory of the host, some of
 // whose rows the host changes before each launch. Prints one JSON object of microseconds a step; bench/run runs it
 // natively and remotely in turn. --small: of a table of 16 MiB; --short: some steps; --quick: a few, to try it out.
-// Exit code 1: a row was not what the host had written.
+// Exit code 1: a row differed from the host's data.
 #include <cuda_runtime.h>
 
 #include <cstdint>

@@ -1,12 +1,12 @@
-"""What `bench/run` shows, and what its remote values should be: relative to the native value and to the raw link of the
-same run, as the field measures them."""
+"""The figures that `bench/run` shows, and the goals of remote values: relative to the native value and to the raw link
+of the same run."""
 
 import dataclasses
 
-# Of copies by size, as copies_by_size.cu has them.
+# The figures of copies by size, as in copies_by_size.cu.
 SIZES = {"4k": 4 << 10, "64k": 64 << 10, "256k": 256 << 10, "512k": 512 << 10, "768k": 768 << 10, "1m": 1 << 20,
          "2m": 2 << 20, "4m": 4 << 20, "16m": 16 << 20}
-# {what is copied how: {figure: bytes}}
+# {kind of copy: {figure: bytes}}
 CURVES = {
     f"{way.upper()} {memory} {call}": {
         f"{way}_{size}{'_pinned' if memory == 'pinned' else ''}_{call}_us": bytes_
@@ -65,7 +65,7 @@ FIGURES = {
 }
 
 
-# Copies are to reach this share of the rate of as many plain streams.
+# Copies should reach this share of the rate of the same number of plain streams.
 LINK_SHARE = 0.9
 
 
@@ -92,7 +92,7 @@ def met(relation, value, goal):
 
 
 COPIES = [f"{way}_{size}{kind}_gb_s" for size in ("64m", "1g") for kind in ("", "_pinned") for way in ("h2d", "d2h")]
-# Below it a copy is a round trip, whatever is in it.
+# A smaller copy takes one round trip, whatever its size.
 CURVE_BYTES_MIN = 16 << 10
 BY_SIZE = {figure: bytes_ for sizes in CURVES.values() for figure, bytes_ in sizes.items() if bytes_ >= CURVE_BYTES_MIN}
 # Over every road.
@@ -135,10 +135,11 @@ IN_SHARED_MEMORY = {
     "d2h_4k_us": Goal("<=", native=1),
     **{name: Goal(">=", 50) if "pinned" in name else Goal(">=", native=1) for name in COPIES},
 }
-# There a launch is the device's work, and no copy leaves the processor: whole processes alone say something.
+# On the software device the processor does the work of a launch, and copies stay in its memory, so only the times of
+# whole processes are meaningful.
 ON_THE_SOFTWARE_DEVICE = {"vector_add_ms": Goal("<=", 300), "matmul_ms": Goal("<=", 2000)}
 
-# Over links with a round trip of their own the figures say how it goes; the goals are of one host.
+# Over links with a delay the figures have no goals; the goals apply to one host.
 BY_ROAD = {"tcp": OVER_TCP, "tls": OVER_TCP, "shm": IN_SHARED_MEMORY, "tcp-1ms": {}, "tcp-30ms": {}}
 
 

@@ -1,7 +1,8 @@
-// What further connections bring on this machine: bandwidth over 1 to N loopback streams with plain sockets, with and
-// without MSG_ZEROCOPY, by io_uring with and without it, by sizes of socket buffers, and of one session's link with as
-// many lanes, bare and inside TLS, where bulk is read in pieces as a worker reads it. Plain sockets are measured with 1
-// MiB at each end, which stays in a core's cache, and with as much memory as a copy has. Prints one JSON object.
+// Measures the gain of further connections on this machine: bandwidth over 1 to N loopback streams with plain sockets,
+// with and without MSG_ZEROCOPY, by io_uring with and without it, by sizes of socket buffers, and of one session's link
+// with as many lanes, bare and inside TLS, where bulk is read in pieces as a worker reads it. Plain sockets are
+// measured with 1 MiB at each end, which stays in a core's cache, and with the memory of a large copy. Prints one JSON
+// object.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -38,7 +39,7 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kPieceBytes = 1 << 20;
 constexpr size_t kCopyBytes = 64 << 20;  // the memory of a copy, of all streams together
 constexpr size_t kBulkBytes = 16 << 20,
-                 kReadBytes = 8 << 20;  // a client cuts large copies into the one, a worker reads the other
+                 kReadBytes = 8 << 20;  // a client cuts large copies into the first, a worker reads the second
 constexpr size_t kFrames = 128;
 constexpr size_t kStreamBytes = kBulkBytes * kFrames;
 
@@ -70,7 +71,7 @@ void send_by_calls(int socket, size_t bytes, std::vector<char>& memory, bool zer
     ssize_t sent = send(socket, memory.data() + at, std::min({bytes, kPieceBytes, memory.size() - at}),
                         MSG_NOSIGNAL | (zero_copy ? MSG_ZEROCOPY : 0));
     if (zero_copy) take_notices(socket);
-    if (sent < 0 && errno == ENOBUFS) continue;  // too much is pinned until notices were taken
+    if (sent < 0 && errno == ENOBUFS) continue;  // too much memory is pinned until the notices are read
     if (sent <= 0) fail("send");
     bytes -= size_t(sent);
     at = (at + size_t(sent)) % memory.size();
@@ -100,7 +101,7 @@ double processor_seconds_of_thread() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// Goes through `memory_bytes` again and again. The processor time that it took the sender's thread.
+// Sends `memory_bytes` of memory again and again. Returns the processor time of the sender's thread.
 double send_stream(int socket, size_t bytes, size_t memory_bytes, Way way) {
   std::vector<char> memory(memory_bytes, 1);
   double before = processor_seconds_of_thread();
@@ -128,7 +129,7 @@ struct Measured {
   double gb_s = 0, sender_s_a_gb = 0;  // processor time of the senders' threads
 };
 
-// `buffer_bytes`: 0: as sessions have them.
+// `buffer_bytes`: 0: the sizes of sessions.
 Measured sockets(size_t streams, Way way, int buffer_bytes, size_t memory_bytes = kPieceBytes) {
   std::vector<Ends> ends;
   for (size_t i = 0; i < streams; ++i) {

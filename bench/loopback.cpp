@@ -1,6 +1,6 @@
-// The raw loopback that remote figures are to be read against: 64-byte round trips (sleeping and busy polling) and
-// bandwidth on one TCP stream, with plain sockets. Prints one JSON object. --quick: little of everything, to try it
-// out.
+// Measures the raw loopback, as a reference for remote figures: 64-byte round trips (sleeping and busy polling) and
+// bandwidth on one TCP stream, with plain sockets. Prints one JSON object. --quick: a short run of everything, to try
+// the program.
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>

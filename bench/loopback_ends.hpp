@@ -1,4 +1,4 @@
-// Two ends of a connection over loopback, bare or inside TLS, for the benchmarks that measure transports.
+// Two ends of a connection over loopback, without TLS or with it, for the benchmarks of transports.
 #pragma once
 
 #include <poll.h>

@@ -14,7 +14,7 @@ sys.path.insert(0, os.path.join(ROOT, "test", "support"))
 from gpuwire_server import Server  # noqa: E402,F401
 
 RUN_LIMIT_SECONDS = 300
-# What a program ends with that cannot run here.
+# The exit code of a program that cannot run here.
 NOT_INSTALLED = 77
 TICKS = os.sysconf("SC_CLK_TCK")
 # Of one core, for each idle session, client and server together.
@@ -22,11 +22,11 @@ IDLE_SHARE_MAX = 0.002
 
 
 class NotInstalled(Exception):
-    """A program said why it cannot run here."""
+    """Raised when a program reports that it cannot run here."""
 
 
 def add_options(parser):
-    """Those that every benchmark with a server has."""
+    """Adds the options that every benchmark with a server has."""
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
     parser.add_argument("--device", default="auto", choices=["auto", "cuda", "software"])
     parser.add_argument("--client-prefix", default="",
@@ -42,7 +42,7 @@ def native_environment(build, device):
 
 
 def through(build, client_prefix, *options):
-    """The words before a program that goes to a server; `options` are those of `gpuwire run`."""
+    """Returns the command line before a program that uses a server; `options` are those of `gpuwire run`."""
     return [*shlex.split(client_prefix), os.path.join(build, "bin", "gpuwire"), "run", *options, "--"]
 
 
@@ -86,7 +86,7 @@ def run_text(command, environment=None, limit_seconds=RUN_LIMIT_SECONDS):
 
 
 def run_json(command, environment=None, limit_seconds=RUN_LIMIT_SECONDS):
-    """What a program prints as JSON on its last line of output."""
+    """Returns the JSON on the last line of a program's output."""
     return json.loads(run_text(command, environment, limit_seconds).strip().splitlines()[-1])
 
 
@@ -106,7 +106,7 @@ def configuration(path, *server_lines):
 
 
 def machine_facts():
-    """What figures are to be read against."""
+    """Returns the facts of the machine, for the interpretation of figures."""
     model = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as lines:

@@ -1,5 +1,5 @@
-// What a program does over a network, as one JSON object: `network_calls copies|load|small [...]`. On whatever
-// libcuda.so.1 the loader finds; bench/network runs it natively and remotely in turn.
+// Measures typical operations of a program over a network, as one JSON object: `network_calls copies|load|small [...]`.
+// Uses the libcuda.so.1 that the loader finds; bench/network runs it natively and remotely in turn.
 //   copies BYTES...     blocking copies of these sizes, pageable and pinned, each way: us a copy
 //   load BYTES FILE N   a file of weights to the device, N times over, each time freed again: seconds a load
 //   small CALLS         launch, small copy out and synchronisation, in a loop: us a turn
@@ -23,19 +23,20 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A size is copied until one of the two is reached.
+// The program copies a size until it reaches one of these limits.
 constexpr double kCopySeconds = 0.2;
 constexpr int kCopiesMax = 200, kCopiesMin = 5;
-// As PyTorch loads weights: tensor by tensor.
+// Loads weights like PyTorch, tensor by tensor.
 constexpr size_t kTensorBytes = size_t(16) << 20;
 
 __global__ void count(unsigned* value) { *value += 1; }
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// In a row, with one synchronisation at the end: a copy that has returned need not have arrived.
+// The copies follow each other, with one synchronisation at the end, because a copy may return before its data have
+// arrived.
 double copy_us(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-  CHECK_RUNTIME(cudaMemcpy(to, from, bytes, kind));  // opens what is opened for such sizes
+  CHECK_RUNTIME(cudaMemcpy(to, from, bytes, kind));  // opens the lanes that such sizes use
   CHECK_RUNTIME(cudaDeviceSynchronize());
   int done = 0;
   auto start = Clock::now();
@@ -69,7 +70,7 @@ int copies(int count, char** sizes) {
   return 0;
 }
 
-// Bytes that no compression and no table of equal pages makes less of.
+// Fills the memory with bytes that neither compression nor a table of equal pages can reduce.
 bool write_weights(const char* path, size_t bytes) {
   int file = ::open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (file < 0 || ::ftruncate(file, off_t(bytes)) != 0) return false;
@@ -114,7 +115,7 @@ int load(size_t bytes, const char* path, int times) {
     }
     CHECK_RUNTIME(cudaDeviceSynchronize());
     std::printf("%s%.4f", turn ? ", " : "", seconds_since(start));
-    // The last word is there: what was timed was the whole.
+    // Checks the last word, so that the time covers the whole copy.
     uint64_t last = 0, expected = 0;
     const size_t tail = (bytes - 1) % kTensorBytes + 1;
     std::memcpy(&expected, weights + bytes - sizeof last, sizeof last);

@@ -14,7 +14,7 @@ import statistics
 import goals
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "recorded")
-# Two runs of the same build on one machine differ by this much, however well their own rounds agree.
+# Two runs of the same build on one machine differ by this much, even if the rounds of each run agree well.
 SPREAD_MIN = 0.10
 BETTER, SAME, WORSE, NEW = "better", "same", "worse", "new"
 
@@ -43,13 +43,13 @@ def is_rate(figure):
 
 
 def in_us(figure, value):
-    """A duration in microseconds, whatever its figure's name ends with."""
+    """Returns a duration in microseconds, whatever the unit at the end of the figure's name."""
     unit = figure.rsplit("_", 1)[-1]
     return value * {"us": 1, "ms": 1e3, "s": 1e6}[unit]
 
 
 def row_of(figure, native, remote, round_trip_us):
-    """The row of a figure; each argument has a value for each round."""
+    """Returns the row of a figure; each argument has a value for each round."""
     if is_rate(figure):
         ratios, trips = [near / far for near, far in zip(native, remote)], [0]
     else:
@@ -130,8 +130,8 @@ def read(path):
 
 
 def write(path, device, when, page):
-    """Records a page: a line for each row, so that people and diffs read it. Rows that only the page recorded before
-    has stay."""
+    """Records a page, with a line for each row, so that people and diffs can read it. Rows that only the previously
+    recorded page has stay."""
     before = read(path)
     merged = dict(before["page"]) if before else {}
     for road, rows in page.items():
@@ -153,7 +153,7 @@ def text_of(figure):
 
 
 def lines_of(changes, against):
-    """The page as text; `against`: what it was compared with."""
+    """Returns the page as text; `against`: the page of the comparison."""
     counts = {kind: sum(change.verdict == kind for change in changes) for kind in (BETTER, SAME, WORSE, NEW)}
     said = [f"ratios against {against}: {counts[BETTER]} better, {counts[SAME]} the same, {counts[WORSE]} worse"
             + (f", {counts[NEW]} new" if counts[NEW] else ""),
@@ -170,7 +170,7 @@ def lines_of(changes, against):
 
 
 def lines_of_curves(road, figures):
-    """What is said of copies that take longer than larger ones."""
+    """Returns the text about copies that take longer than larger ones."""
     said = []
     for name, curve in curves(figures).items():
         took = dict(curve)

@@ -1,7 +1,7 @@
-// What the windows of an RDMA connection cost: bandwidth of bulk between two threads through the transport of sessions,
-// which copies it into and out of registered memory, and by the plug-in's own messages, out of registered memory and
-// into it, where the bytes are; and what copying by way of a window takes a core. Over what UCX_TLS says. Prints one
-// JSON object; 77: there is no RDMA here.
+// Measures the cost of the windows of an RDMA connection: the bandwidth of bulk between two threads through the
+// transport of sessions, which copies it into and out of registered memory; the bandwidth of the plug-in's own
+// messages, which use the bytes in place in registered memory; and a core's rate of copying through a window. Uses the
+// transport of UCX_TLS. Prints one JSON object; exit code 77: no RDMA on this machine.
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -63,7 +63,7 @@ double transport_gb_s(const std::shared_ptr<transport::RdmaFabric>& fabric) {
 
 // --- by the plug-in's messages -------------------------------------------------------------------------------------
 
-// An end whose whole memory is registered. By one thread.
+// An end whose whole memory is registered. One thread.
 struct Raw {
   Raw(const std::shared_ptr<transport::RdmaFabric>& owner, std::byte fill)
       : fabric(owner), plugin(owner->plugin()), memory(kMemoryBytes, fill) {
@@ -156,7 +156,7 @@ double in_place_gb_s(const std::shared_ptr<transport::RdmaFabric>& fabric, size_
 
 // --- the copies alone ----------------------------------------------------------------------------------------------
 
-// Out of memory into a window that stays in the cache, as the transport does at either end.
+// Copies memory into a window that stays in the cache, as the transport does at either end.
 double window_copy_gb_s() {
   std::vector<std::byte> memory(kMemoryBytes, std::byte{1}), window(transport::rdma::kWindowBytes, std::byte{2});
   auto begun = Clock::now();

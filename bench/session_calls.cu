@@ -1,4 +1,4 @@
-// One session of several, and what a call costs as a session grows. On whatever libcuda.so.1 the loader finds.
+// One session of several, and the time of a call as a session grows. Uses the libcuda.so.1 that the loader finds.
 //   session_calls calls SECONDS     says "ready", waits for a line, then launches and reads four bytes for so long
 //   session_calls idle              says "ready" and sleeps until its input ends
 //   session_calls growth KIND N...  us a call with so many of KIND there: events, modules or allocations
@@ -35,7 +35,7 @@ void ready() {
   std::fflush(stdout);
 }
 
-// A line, or the end of the input.
+// Waits for a line, or the end of the input.
 void wait_for_line() {
   char letter = 0;
   while (::read(STDIN_FILENO, &letter, 1) == 1 && letter != '\n') {}
@@ -95,7 +95,7 @@ const char kModule[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
     ".visible .entry nothing()\n{\n  ret;\n}\n";
 
-// Objects of one kind, made and used by the calls that programs make of them most.
+// Objects of one kind, with the most frequent calls for creating and using them.
 struct Growing {
   virtual ~Growing() = default;
   virtual void make() = 0;
@@ -166,7 +166,7 @@ int growth(Growing& objects, int count, char** sizes) {
       objects.unmake();
     });
     CHECK_RUNTIME(cudaDeviceSynchronize());
-    // Anywhere among them, so that no cache holds what is used.
+    // Chooses a random object, so that no cache contains it.
     const double use_us = median_us([&] {
       seed = seed * 6364136223846793005u + 1442695040888963407u;
       objects.use(size_t(seed >> 33) % wanted);

@@ -1,7 +1,7 @@
-// The roads to a server on the same machine, through the transports that sessions use, between two processes: 64-byte
-// round trips while both sides look (polled) and while both sleep for every message, and bandwidth. Beside them a round
-// trip of two bare futexes, which is what a doorbell that cannot tell of the other process's end would cost. Prints one
-// JSON object. --quick: little of everything, to try it out.
+// Measures the transports to a server on the same machine, between two processes: 64-byte round trips while both sides
+// poll and while both sleep for every message, and bandwidth. For comparison it measures a round trip with two plain
+// futexes, the cost of a doorbell that cannot report the other process's end. Prints one JSON object. --quick: a short
+// run of everything, to try the program.
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
@@ -63,7 +63,7 @@ void receive(Transport& end, std::span<std::byte> memory, bool polled) {
   }
 }
 
-// Runs `far` in a process of its own.
+// Runs `far` in a separate process.
 double with_peer(const std::function<void()>& far, const std::function<double()>& near) {
   pid_t child = fork();
   if (child < 0) fail("fork");
@@ -78,7 +78,7 @@ double with_peer(const std::function<void()>& far, const std::function<double()>
   return value;
 }
 
-// Each process makes its own end from the result of `open`, true: near.
+// Each process makes its end from the result of `open`; true: the near end.
 using Open = std::function<std::unique_ptr<Transport>(bool near)>;
 
 double median_us(unsigned round_trips, const std::function<void()>& once) {

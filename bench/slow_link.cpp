@@ -1,5 +1,5 @@
-// A way to a server that is as long and as narrow as asked for (slow_way.hpp). With --measure it measures itself: round
-// trips and bandwidth of plain sockets over such a way, as one JSON object.
+// A relay to a server with a given delay and rate (slow_way.hpp). With --measure it measures itself: round trips and
+// bandwidth of plain sockets over the relay, as one JSON object.
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -35,8 +35,8 @@ bool transfer(int socket, char* data, size_t bytes, bool sending) {
   return true;
 }
 
-// What is behind the way while it is measured: sends each byte of the first kind of connection back, and counts those
-// of the second, which begins with another byte.
+// The server behind the relay during a measurement: it sends each byte of the first kind of connection back, and counts
+// the bytes of the second kind, which begins with another byte.
 class Echo {
  public:
   Echo() : listener_(listen_on_loopback()), accepting_([this] { accept(); }) {}
@@ -104,7 +104,7 @@ double round_trip_us(uint16_t port) {
 }
 
 double bandwidth_gb_s(uint16_t port, const Echo& echo, unsigned streams, double round_trip_seconds) {
-  std::atomic<bool> stopping{false};  // the senders look at it; it publishes nothing
+  std::atomic<bool> stopping{false};  // the senders read it; it publishes nothing
   std::vector<int> sockets;
   for (unsigned i = 0; i < streams; ++i) sockets.push_back(open_way(port, 'c'));
   std::vector<std::thread> senders;
@@ -114,7 +114,7 @@ double bandwidth_gb_s(uint16_t port, const Echo& echo, unsigned streams, double 
       while (!stopping.load(std::memory_order_relaxed) && transfer(socket, piece.data(), piece.size(), true)) {}
     });
   }
-  // A stream finds its speed over some round trips.
+  // A stream needs some round trips to reach its speed.
   auto pause = [](double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); };
   pause(kBandwidthSeconds / 2 + 10 * round_trip_seconds);
   uint64_t before = echo.counted();

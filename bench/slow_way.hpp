@@ -1,8 +1,7 @@
-// A long and narrow way to a server, on loopback: accepts TCP connections and hands their bytes on, each after half a
-// round trip and no faster than the link is, which all connections of a direction share.
+// A relay to a server on loopback with a delay and a limited rate: it accepts TCP connections and forwards each byte
+// after half a round trip, within the rate of the link, which all connections of a direction share.
 //
-// Where cores allow it, a thread looks for bytes again and again while there are some, so that it adds a few
-// microseconds.
+// With enough cores, a thread polls for bytes while there is traffic, so that the relay adds only a few microseconds.
 #pragma once
 
 #include <arpa/inet.h>
@@ -32,14 +31,14 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::nanoseconds;
 
 inline constexpr size_t kPieceBytesMax = 256u << 10;
-// What a router would keep beside the bytes on the way.
+// The buffer of a router, in addition to the bytes in transit.
 inline constexpr double kQueueSeconds = 0.002;
 inline constexpr size_t kQueueBytesMin = 4u << 20;
 inline constexpr double kUnlimitedBytesPerSecond = 25e9;  // for the size of the buffers only
 inline constexpr size_t kBufferBytesMax = size_t(2) << 30;
 inline constexpr unsigned kSpinCoresMin = 8;
 inline constexpr nanoseconds kSpin{100'000};     // without bytes, before the thread sleeps
-inline constexpr nanoseconds kDueSpin{150'000};  // bytes that are due within this time are not slept for
+inline constexpr nanoseconds kDueSpin{150'000};  // for bytes that are due within this time the thread polls
 inline constexpr nanoseconds kLongSleep{1'000'000'000};
 
 [[noreturn]] inline void fail(const char* what) {
@@ -58,7 +57,8 @@ struct Way {
   }
 };
 
-// When the bytes of one direction may leave: the link carries one piece after the other, whosever they are.
+// Computes when the bytes of one direction may leave: the link carries the pieces of all connections one after the
+// other.
 class Link {
  public:
   explicit Link(const Way& way) : way_(way) {}
@@ -75,7 +75,7 @@ class Link {
   Clock::time_point free_{};
 };
 
-// One direction of one connection; one thread. The bytes lie in a ring from their arrival until they have been sent.
+// One direction of one connection; one thread. A ring stores the bytes from their arrival until they are sent.
 class Direction {
  public:
   Direction(const Way& way, Link& link, int from, int to)
@@ -156,7 +156,7 @@ class Direction {
     if (!pieces_.empty()) sleep = std::min(sleep, std::max(nanoseconds{}, nanoseconds(pieces_.front().due - now)));
     if (spins_ >= kSpinCoresMin && (now - active < kSpin || sleep < kDueSpin)) return;
     pollfd looks[2] = {{from_, short(ended_ || room() == 0 ? 0 : POLLIN), 0}, {to_, short(blocked_ ? POLLOUT : 0), 0}};
-    // An end that is known already, or must wait for room, is nothing to be woken by again and again.
+    // A known end of the stream, or a full ring, must not wake the thread again and again.
     if (looks[0].events == 0) looks[0].fd = -1;
     if (looks[1].events == 0) looks[1].fd = -1;
     timespec limit{time_t(sleep.count() / 1'000'000'000), long(sleep.count() % 1'000'000'000)};
@@ -208,7 +208,7 @@ inline int listen_on_loopback() {
   return listener;
 }
 
-// Both directions, until both have ended.
+// Runs both directions until both have ended.
 class Connection {
  public:
   Connection(const Way& way, Link& up, Link& down, int client, int server)
@@ -225,7 +225,7 @@ class Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
   ~Connection() { back_.join(); }
-  // Nothing of it runs any more; partner: the thread that stores it last.
+  // No thread of it runs any more; partner: the thread that stores it last.
   bool over() const { return over_.load(std::memory_order_acquire); }
 
  private:
@@ -244,7 +244,7 @@ class Proxy {
   ~Proxy() { ::close(listener_); }
   uint16_t port() const { return port_of(listener_, false); }
 
-  // Until stop(), which any thread may call.
+  // Runs until stop(), which any thread may call.
   void run() {
     for (;;) {
       int client = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
@@ -253,7 +253,7 @@ class Proxy {
       connections_.remove_if([](const auto& connection) { return connection->over(); });
       set_no_delay(client);
       int server = connect_to(server_);
-      // By an end with the client's own number a server would take this connection for the client's.
+      // With the client's own port number a server would consider this connection the client's.
       for (int refused = server; server >= 0 && port_of(server, false) == port_of(client, true); refused = server) {
         server = connect_to(server_);
         ::close(refused);

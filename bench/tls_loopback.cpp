@@ -1,6 +1,6 @@
-// What TLS costs on this machine: 64-byte round trips, bandwidth, and the processor time of both ends for a GiB, on one
-// loopback connection, bare and inside TLS with the cipher of sessions, both through the transports that sessions use.
-// Prints one JSON object.
+// Measures the cost of TLS on this machine: 64-byte round trips, bandwidth, and the processor time of both ends for a
+// GiB, on one loopback connection, bare and inside TLS with the cipher of sessions, both through the transports that
+// sessions use. Prints one JSON object.
 #include <poll.h>
 #include <time.h>
 

@@ -1,5 +1,5 @@
-// The processes of bench/sharing/faults: a tenant that fails in the way it is told, one that works and checks beside
-// it, and one that only asks how much device memory is free, once or until there is as much as it is told.
+// The processes of bench/sharing/faults: a tenant that fails in a given way, a neighbour that works and checks its
+// results, and a process that only queries the free device memory, once or until a given amount is free.
 #include <cuda_runtime.h>
 #include <poll.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@ namespace {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Any CUDA error before the fault itself ends the process: what it was to show cannot be shown.
+// Any CUDA error before the intended fault ends the process, because the fault cannot be tested then.
 void must(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
   std::fprintf(stderr, "faults: %s: %s\n", what, cudaGetErrorName(error));
@@ -60,7 +60,7 @@ void await_kill() {
   for (;;) pause();
 }
 
-// The error that a kernel leaves; a kernel that leaves none has not failed.
+// Returns the error that a kernel leaves; without an error the kernel has not failed.
 int after_kernel() {
   cudaError_t error = cudaDeviceSynchronize();
   say(std::string("struck ") + cudaGetErrorName(error));
@@ -141,7 +141,7 @@ int tenant(const char* fault, size_t bytes) {
     if (!std::fgets(line, sizeof line, stdin)) return 1;
     int code = one.strike(tenant);
     std::fflush(stdout);
-    // Nothing is freed, and what libraries do at exit is done.
+    // Frees nothing; the libraries' exit handlers run.
     return code;
   }
   std::fprintf(stderr, "faults: no fault '%s'\n", fault);
@@ -191,7 +191,7 @@ struct Neighbour {
   }
 };
 
-// Works until its standard input ends; each line there is answered with what has been since the last.
+// Works until its standard input ends; answers each line with the events since the last one.
 int neighbour() {
   Neighbour neighbour;
   neighbour.start();
@@ -209,7 +209,8 @@ int neighbour() {
   }
 }
 
-// --- who looks at the memory ---------------------------------------------------------------------------------------
+// --- the observer of the memory
+// ---------------------------------------------------------------------------------------
 
 size_t tell_free_memory() {
   size_t free_bytes = 0, total = 0;
@@ -226,7 +227,8 @@ size_t free_memory() {
   return free_bytes;
 }
 
-// Each line of standard input is a number of bytes and of seconds: answered once so much is free, or after so long.
+// Each line of standard input contains a number of bytes and of seconds; the answer comes when so many bytes are free,
+// or after this time.
 int watch_memory() {
   free_memory();
   say("ready");

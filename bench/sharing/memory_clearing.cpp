@@ -1,7 +1,7 @@
-// Does a tenant find another one's data in memory? "fill MIB" takes this much memory, fills it with a pattern, and ends
-// without freeing it. "count MIB" takes this much in every way and counts the words that are not zero. "hold MIB" only
-// takes this much, and waits for the end of its input. Prints "found N of M words"; run fill as one tenant, then count
-// as another.
+// Tests whether a tenant finds another one's data in memory. "fill MIB" allocates this much memory, fills it with a
+// pattern, and ends without freeing it. "count MIB" allocates this much in every way and counts the words that are not
+// zero. "hold MIB" only allocates this much, and waits for the end of its input. Prints "found N of M words"; run fill
+// as one tenant, then count as another.
 #include <cuda.h>
 
 #include <algorithm>
@@ -69,7 +69,7 @@ bool count(uint64_t bytes) {
     found += words_not_zero(address, size);
     looked += size / 4;
   };
-  // Everything stays allocated, so that each block is looked at for the first time.
+  // All blocks stay allocated, so that each block is new.
   for (uint64_t at = 0; at + 3 * kBlockBytes <= bytes; at += 3 * kBlockBytes) {
     CUdeviceptr plain = 0, ordered = 0;
     MUST(cuMemAlloc(&plain, kBlockBytes));

@@ -1,4 +1,4 @@
-// One of two programs that share a GPU, for the row "pairs" of bench/sharing/run: does one kind of thing over and over.
+// One of two programs that share a GPU, for the row "pairs" of bench/sharing/run. It repeats one kind of work.
 //   pair_tenant sync|graphs|copies|managed SECONDS [ROUNDS]
 // Says "ready" when it has warmed up. Each line "go" on standard input begins a round, which ends with one line of
 // JSON: when each iteration ended, on the host's clock, which is the same for all processes. ROUNDS (1): how many; 0:
@@ -84,7 +84,7 @@ struct Program {
     CHECK(cudaMemcpyAsync(host, device, kCopyBytes, cudaMemcpyDeviceToHost, stream));
     wait();
   }
-  // The host writes a little and reads a little between two kernels over all of it.
+  // Between two kernels over the whole memory the host writes and reads a small part.
   void managed_memory() {
     for (size_t i = 0; i < kTouchedWords; ++i) managed[i] += 1;
     add<<<kBlocks, kThreads, 0, stream>>>(managed, kManagedWords, count);

@@ -1,5 +1,5 @@
-// Does a quota hold? Several processes of one tenant, each with several threads, take and give memory of every kind at
-// random, from a seed, and count:
+// Tests a memory quota. Several processes of one tenant, each with several threads, allocate and free memory of every
+// kind at random, from a seed, and count:
 //   violations      more was held than the tenant's limit
 //   false refusals  out of memory although all that anybody held or was asking for meanwhile fitted the limit with 64
 //   MiB to spare left over       bytes that the server still charges after everything was freed
@@ -46,10 +46,10 @@ struct Shared {
   std::atomic<uint64_t> limit, base, rounds;  // base: the memory of contexts
   std::atomic<uint64_t> streams;              // at most the memory of the threads' streams
   std::atomic<uint64_t> held;                 // the programs' bytes, which must never exceed the limit
-  std::atomic<uint64_t> claimed;              // at most the held or requested bytes, as the device takes them
-  std::atomic<uint64_t> claims;               // sum of all that was ever claimed
+  std::atomic<uint64_t> claimed;              // upper bound of the held or requested bytes, in the device's units
+  std::atomic<uint64_t> claims;               // the sum of all claims
   std::atomic<uint64_t> violations, false_refusals, refusals, allocations, other_errors, held_most;
-  std::atomic<bool> coarse;  // a device that takes memory in units
+  std::atomic<bool> coarse;  // a device that allocates memory in units
   std::atomic<int> last_error;
 };
 Shared* g_shared = nullptr;
@@ -78,9 +78,9 @@ struct Allocation {
   CUmemGenericAllocationHandle handle = 0;
 };
 
-// Never less than the device takes for it, so that each counted false refusal is one.
+// Never less than the device allocates, so that each counted false refusal is a real one.
 uint64_t claim_for(Kind kind, uint64_t bytes) {
-  // gpuwire's client takes small managed allocations from segments of its own.
+  // gpuwire's client serves small managed allocations from its own segments.
   if (kind == Kind::managed) return round_up(bytes, 8 * kMiB);
   if (!g_shared->coarse) return bytes;
   switch (kind) {
@@ -113,7 +113,7 @@ class Thread {
   static uint64_t g_count;
 
  private:
-  // From one byte to the limit, small ones as often as large ones.
+  // Returns a size from one byte to the limit, small ones as often as large ones.
   uint64_t some_bytes() {
     double top = std::log2(double(g_shared->limit.load()));
     double bits = std::uniform_real_distribution<double>(0, top)(random_);
@@ -133,7 +133,7 @@ class Thread {
     uint64_t claims_before = shared.claims.fetch_add(made.claim);
     uint64_t claimed = shared.claimed.fetch_add(made.claim) + made.claim;
     CUresult result = allocate(made);
-    settle();  // an answer: this process's earlier frees have been executed
+    settle();  // this answer shows that this process's earlier frees were executed
     if (result == CUDA_SUCCESS) {
       uint64_t held = shared.held.fetch_add(made.bytes) + made.bytes;
       for (uint64_t most = shared.held_most.load();
@@ -143,7 +143,7 @@ class Thread {
       held_.push_back(made);
       return;
     }
-    // At no time since the question can more have been claimed than this.
+    // At no time since the query can the claims have been larger.
     uint64_t most = claimed + (shared.claims.load() - claims_before - made.claim);
     shared.claimed.fetch_sub(made.claim);
     if (result != CUDA_ERROR_OUT_OF_MEMORY) {
@@ -215,7 +215,7 @@ class Thread {
     Allocation gone = held_[index];
     held_[index] = held_.back();
     held_.pop_back();
-    // Counted out before the server can have given it to another.
+    // Subtracted before the server can give the memory to another session.
     g_shared->held.fetch_sub(gone.bytes);
     switch (gone.kind) {
       case Kind::async:
@@ -231,7 +231,7 @@ class Thread {
     freed_ += gone.claim;
   }
 
-  // Frees are not waited for; they are done when a later call has been answered.
+  // Frees are posted; they were executed when a later call has been answered.
   void settle() { g_shared->claimed.fetch_sub(std::exchange(freed_, 0)); }
 
   std::mt19937_64 random_;
@@ -300,21 +300,21 @@ void session(const Options& options, unsigned number) {
   MUST(cuDeviceGetDefaultMemPool(&standard, 0));
   MUST(cuMemPoolTrimTo(standard, 0));
   MUST(cuCtxSynchronize());
-  // With the context goes the memory that the client and the driver have cached.
+  // Destroying the context frees the memory that the client and the driver have cached.
   MUST(cuDevicePrimaryCtxReset(0));
   MUST(cuDevicePrimaryCtxRetain(&context, 0));
   MUST(cuCtxSetCurrent(context));
   ++shared.done;
   wait_for(shared.done, options.sessions);
   if (number != 0) {
-    wait_for(shared.done, options.sessions + 1);  // the last look is at all sessions
+    wait_for(shared.done, options.sessions + 1);  // the last check covers all sessions
     std::_Exit(0);
   }
   size_t free_now = 0;
   for (int look = 0; look < 3000; ++look) {
     MUST(cuMemGetInfo(&free_now, &total));
     if (free_now >= free_bytes) break;
-    ::usleep(1000);  // the server looks at pools now and then
+    ::usleep(1000);  // the server checks pools from time to time
   }
   uint64_t left = free_now < free_bytes ? free_bytes - free_now : 0;
   ++shared.done;
@@ -364,7 +364,7 @@ int main(int argc, char** argv) {
     if (child == 0) session(options, number);
     children.push_back(child);
   }
-  // The first session is a child, too: the waiting process sees every end.
+  // The first session is also a child process, so that the waiting process detects every end.
   pid_t first = ::fork();
   if (first == 0) session(options, 0);
   int status = 0, result = 2;

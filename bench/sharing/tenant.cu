@@ -1,9 +1,9 @@
-// One tenant of a shared GPU, for bench/sharing/run: gives the GPU a kind of work for some seconds and tells what was
-// done when.
+// One tenant of a shared GPU, for bench/sharing/run: gives the GPU one kind of work for some seconds and reports the
+// finished work with its times.
 //
 // Work is counted by the kernels themselves: each block of a kernel adds one to the bin of the GPU's own clock
-// (globaltimer, the same for all processes) after each chunk of a fixed amount of arithmetic. So shares do not depend
-// on what any process believes about time.
+// (globaltimer, the same for all processes) after each chunk of a fixed amount of arithmetic. So the shares do not
+// depend on any process's clock.
 //
 // Says "ready" when it has warmed up, starts at the line "go" on standard input, and ends with one line of JSON.
 #include <cuda.h>
@@ -62,11 +62,11 @@ __global__ void read_clock(unsigned long long* ns) { *ns = device_ns(); }
 struct Options {
   std::string mode = "saturate";
   double kernel_us = 100;        // GPU time of one kernel, alone
-  double chunk_us = 20;          // a kernel counts that often; shorter kernels count once
+  double chunk_us = 20;          // a kernel counts at this interval; shorter kernels count once
   double iterations_per_us = 0;  // measured by --mode calibrate
   unsigned blocks = 264, threads = 1024;
   unsigned streams = 1, graph = 0;  // graph: that many kernels in one
-  unsigned contexts = 1;            // past one: contexts of its own, each with so many streams
+  unsigned contexts = 1;            // above one: separate contexts, each with this many streams
   unsigned sync_every = 0;          // launches; 0: only to bound what is queued
   double gap_us = 0;                // idle time of the host between two launches
   double ahead_us = 20'000;         // GPU time that may be queued
@@ -127,7 +127,7 @@ double us_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-// What a launch is made of, and where its work is counted.
+// The parameters of a launch, and the place of its counters.
 struct Kernel {
   unsigned iterations, chunks, blocks, threads;
   unsigned* bins = nullptr;
@@ -150,8 +150,8 @@ Kernel make_kernel(const Options& o) {
   return kernel;
 }
 
-// Iterations that a chunk of 1 us takes on this GPU when it is alone: from two lengths, so that what a launch costs
-// falls out.
+// Returns the iterations of a chunk of 1 us on an otherwise idle GPU, from two lengths, so that the cost of a launch
+// cancels out.
 void calibrate(Options o) {
   o.iterations_per_us = 1;
   auto measure = [&](unsigned iterations) {
@@ -231,7 +231,7 @@ void choose_context(bool own) {
   }
 }
 
-// Streams, each with its own counters; work goes round them.
+// Streams, each with its own counters; work is distributed over them in turn.
 class Lanes {
  public:
   explicit Lanes(const Options& o) {
@@ -254,7 +254,7 @@ class Lanes {
     else lane.kernel.launch(lane.stream);
     next_ = (next_ + 1) % lanes_.size();
   }
-  // The queue is bounded: half of it has to be done before another half is queued.
+  // The queue is limited: half of it has to be done before another half is queued.
   void mark_half() {
     for (Lane& lane : lanes_) {
       lane.kernel.enter();
@@ -304,7 +304,7 @@ cudaStream_t new_stream() {
   return stream;
 }
 
-// While it lives, a capture is open that forbids nothing else.
+// While the object exists, a capture is open that forbids no other call.
 class OpenCapture {
  public:
   explicit OpenCapture(bool wanted) {
@@ -323,7 +323,7 @@ class OpenCapture {
   cudaStream_t stream_ = nullptr;
 };
 
-// While it lives, tiny kernels end again and again, whatever else of the process does not.
+// While the object exists, tiny kernels end again and again, even if other work of the process does not.
 class Heartbeat {
  public:
   explicit Heartbeat(double every_us) {
@@ -346,7 +346,7 @@ class Heartbeat {
 
  private:
   unsigned long long* ns_ = nullptr;
-  std::atomic<bool> over_{false};  // a word between two threads, which nothing else hangs on
+  std::atomic<bool> over_{false};  // a flag between two threads, which orders nothing else
   std::thread thread_;
 };
 
