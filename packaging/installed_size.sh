@@ -1,6 +1,6 @@
 #!/bin/sh
 # usage: installed_size.sh PACKAGE COMPRESSION: packs a .deb anew, with the Installed-Size that Debian defines (policy
-# 5.6.20 and dpkg-gencontrol: each file and link in whole KiB, each folder 1 KiB). All else stays as it is.
+# 5.6.20 and dpkg-gencontrol: each file and link in whole KiB, each folder 1 KiB). The script changes nothing else.
 set -eu
 package=$1 compression=$2
 folder=$(mktemp -d)

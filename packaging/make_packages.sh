@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# make packages: builds what users install, and packs it. The packages come to build/packages.
-# usage: make_packages.sh [--quick]: with it nothing is built, and what there is is packed with little compression.
+# make packages: builds the packages in build/packages.
+# usage: make_packages.sh [--quick]: builds nothing, and packs the present build with little compression.
 set -eu
 cd "$(dirname "$0")/.."
 build=${GPUWIRE_BUILD:-build}
@@ -18,7 +18,7 @@ else
 fi
 log=$build/packages.log
 
-# logged COMMAND...: what it says is shown when it fails.
+# logged COMMAND...: shows the command's output if it fails.
 logged() {
   "$@" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
 }
@@ -31,7 +31,7 @@ pack() {
   logged cpack --config "$build/CPackConfig.cmake" -G "$generator" $settings "$@"
 }
 
-# cached NAME: of the configured build.
+# cached NAME: prints a value of the configured build.
 cached() { sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt"; }
 
 rm -rf "$packages"

@@ -49,7 +49,7 @@ set(server_scripts ${CMAKE_CURRENT_LIST_DIR}/debian/server)
 set(CPACK_DEBIAN_SERVER_PACKAGE_CONTROL_EXTRA ${server_scripts}/conffiles ${server_scripts}/postinst
   ${server_scripts}/prerm ${server_scripts}/postrm)
 
-# The plugins are of the Slurm whose header was there: another major release refuses them.
+# The plugins are built for the installed version of Slurm; another major release refuses them.
 set(CPACK_DEBIAN_SLURM_PACKAGE_NAME gpuwire-slurm)
 set(CPACK_COMPONENT_SLURM_DESCRIPTION "CUDA programs on machines without a GPU: Slurm
  Lets Slurm hand out the GPUs of gpuwire servers: srun --gpuwire=2, licences for
@@ -60,16 +60,16 @@ set(CPACK_DEBIAN_SLURM_PACKAGE_DEPENDS
 set(CPACK_DEBIAN_SLURM_PACKAGE_SUGGESTS "slurm-client, openssh-client")
 set(CPACK_DEBIAN_SLURM_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_LIST_DIR}/debian/slurm/conffiles)
 
-# For RHEL 9 and its kin. What a package needs and offers is said here and not found by rpmbuild: it would offer
-# libcuda.so.1 to packages that need NVIDIA's driver.
+# For RHEL 9 and compatible distributions. The packages' requirements and provisions are declared here and not found by
+# rpmbuild, which would declare libcuda.so.1 as a provision for packages that need NVIDIA's driver.
 set(CPACK_RPM_COMPONENT_INSTALL ON)
 set(CPACK_RPM_FILE_NAME RPM-DEFAULT)
 set(CPACK_RPM_PACKAGE_LICENSE "Apache-2.0")
 set(CPACK_RPM_PACKAGE_AUTOREQPROV OFF)
 set(CPACK_RPM_COMPRESSION_TYPE xz)
-# CPack has listed the files by then: nothing is stripped, compressed or linked to any more.
+# CPack has already listed the files, so rpmbuild may not strip, compress or link them.
 set(CPACK_RPM_SPEC_MORE_DEFINE "%define __os_install_post %{nil}\n%define _build_id_links none")
-# Folders of the system, which no package of ours owns.
+# Folders of the system, which none of these packages owns.
 set(CPACK_RPM_EXCLUDE_FROM_AUTO_FILELIST_ADDITION /etc/logrotate.d /usr/lib/systemd /usr/lib/systemd/system
   /usr/lib/sysusers.d /usr/share/man /usr/share/man/man1 /usr/share/man/man5 /usr/share/bash-completion
   /usr/share/bash-completion/completions /usr/share/zsh /usr/share/zsh/vendor-completions /usr/share/fish

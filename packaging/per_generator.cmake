@@ -1,7 +1,7 @@
-# What is different for the tarballs and for the RPM packages; cpack reads it for each generator.
+# Settings of the tarballs and of the RPM packages; cpack reads this file for each generator.
 set(CPACK_STRIP_FILES OFF)
 if(CPACK_GENERATOR STREQUAL "TGZ")
-  # GPUWIRE_TARBALL: client, or server, which has the client in it; a folder that may lie anywhere.
+  # GPUWIRE_TARBALL: client, or server, which contains the client; a relocatable folder.
   if(GPUWIRE_TARBALL STREQUAL "server")
     set(CPACK_COMPONENTS_ALL client server)
   else()
@@ -18,7 +18,7 @@ if(CPACK_GENERATOR STREQUAL "TGZ")
   set(CPACK_PACKAGE_FILE_NAME "gpuwire-${GPUWIRE_TARBALL}-${CPACK_PACKAGE_VERSION}-x86_64")
   set(CPACK_ARCHIVE_FILE_NAME ${CPACK_PACKAGE_FILE_NAME})
 elseif(CPACK_GENERATOR STREQUAL "RPM")
-  # Not for Slurm, whose plugins are of the Debian release that they are built on.
+  # Not for Slurm, whose plugins fit only the Debian release of the build.
   set(CPACK_COMPONENTS_ALL client server)
   set(CPACK_STRIP_FILES ON)
 endif()

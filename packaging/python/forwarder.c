@@ -1,2 +1,2 @@
-// libcuda.so and libnvidia-ml.so in a wheel, which has no links: nothing but that they need libcuda.so.1 and
-// libnvidia-ml.so.1, in which dlsym() then finds what it is asked for.
+// libcuda.so and libnvidia-ml.so of a wheel, which cannot contain symbolic links. They only depend on libcuda.so.1 and
+// libnvidia-ml.so.1, so that dlsym() finds the symbols of these.

@@ -1,2 +1,2 @@
-# Programs would go on looking for libraries that are gone.
+# Otherwise programs would look for removed libraries.
 [ "$1" != 0 ] || /usr/bin/gpuwire detach >/dev/null || :

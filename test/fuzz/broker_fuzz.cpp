@@ -1,5 +1,5 @@
-// The input is what a process of the server's own says on its pair of sockets, and what a user of the machine says on
-// the control socket or to the metrics.
+// The input is data of one of the server's own processes on its socket pair, or a user's request on the control socket
+// or to the metrics.
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -15,7 +15,7 @@ namespace {
 
 using namespace gpuwire::server;
 
-// With descriptors for it to name. What is understood can be said again, and is understood again.
+// Decodes a message with descriptors. A valid message can be encoded again, and the result decoded again.
 void decode_message(std::string_view bytes, ipc::Speaker speaker) {
   std::vector<OwnedDescriptor> descriptors;
   for (int i = 0; i < 2; ++i) descriptors.emplace_back(::eventfd(0, EFD_CLOEXEC));
@@ -34,7 +34,7 @@ void ask(std::string_view line) {
                          .audit = [](std::string_view, const LogFields&) {}};
   for (bool everything : {false, true}) {
     ControlAnswer answer = answer_request(line, {.uid = 1000, .everything = everything}, sources);
-    // In one line, whatever was asked.
+    // The answer has one line for any request.
     if (answer.watch_interval_ms == 0 && dump(answer.json).find('\n') != std::string::npos) std::abort();
   }
   Json json = Json::parse(line, nullptr, false);

@@ -1,4 +1,4 @@
-// The input is a configuration file. What is accepted fits itself; every mistake is told in one line.
+// The input is a configuration file. An accepted configuration is consistent; every mistake has one line.
 #include <cstdlib>
 #include <string>
 
@@ -13,7 +13,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace gpuwire::server;
   if (size == 0) return 0;
-  // In memory: a file system would be most of the time.
+  // Uses a file in memory, because a file system would take most of the time.
   OwnedDescriptor file(::memfd_create("configuration", MFD_CLOEXEC));
   if (!file || ::write(file.get(), data + 1, size - 1) != ssize_t(size - 1)) std::abort();
   auto read = read_configuration("/proc/self/fd/" + std::to_string(file.get()));

@@ -96,7 +96,7 @@ void add_resumptions(const WriteInput& write) {
         }));
   write("proof", question + resume(0));
   write("lane", question + resume(3));
-  // A text without its end, where there is something that a terminal would obey.
+  // A text without its end, with control sequences of a terminal.
   std::string endless = question + resume(0);
   const std::string address = "10.0.0.7:4711";
   endless[endless.find(address) + address.size()] = '\x1b';

@@ -1,4 +1,4 @@
-// What ends of connections say to each other before a session's frames, and in memory that both have.
+// Corpora of data before a session's frames, and of shared memory.
 #pragma once
 
 #include "test/fuzz/corpus_images.hpp"
@@ -6,7 +6,7 @@
 namespace gpuwire::test {
 
 void add_resumptions(const WriteInput& write);
-// These targets' first byte chooses what the rest is: `write` puts nothing before it.
+// The first byte of these targets' inputs selects their kind: `write` adds nothing before it.
 void add_rdma(const WriteInput& write);
 void add_shared_memory(const WriteInput& write);
 

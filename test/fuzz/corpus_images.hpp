@@ -1,4 +1,4 @@
-// Parts of the corpora that are made of bytes and not of messages of the wire.
+// Parts of the corpora that consist of bytes and not of the protocol's messages.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@ using WriteInput = std::function<void(const std::string& name, const std::string
 
 // A program image of each kind.
 void add_images(const WriteInput& write);
-// What the server's processes say to each other.
+// Messages between the server's processes.
 void add_broker_messages(const WriteInput& write);
 
 }  // namespace gpuwire::test

@@ -1,4 +1,4 @@
-// What the server lays down for itself: entries with its keeper, and the register of credentials.
+// Corpora of the server's stored state: entries of its keeper, and the register of credentials.
 #pragma once
 
 #include "test/fuzz/corpus_images.hpp"

@@ -46,7 +46,7 @@ std::string frame(FrameKind kind, uint32_t ordinal, capnp::MessageBuilder& messa
   return bytes + std::string(bulk, 'b');
 }
 
-// What each side says, frame behind frame: a change somewhere leaves many of them whole.
+// Streams of frames of each side; most frames stay valid after a change at one place.
 std::string g_client_stream, g_server_stream;
 constexpr int kTimesInStream = 4;
 
@@ -186,7 +186,8 @@ void add_answers() {
   write("acknowledge", std::string(reinterpret_cast<const char*>(&acknowledgement), sizeof acknowledgement));
 }
 
-// One stream of every call, with its reply, and one of every notice, each with as much bulk as fits into a small input.
+// One stream with every call and its reply, and one with every notice, each with as much bulk as fits into a small
+// input.
 void add_every_frame() {
   constexpr uint64_t kBulkMax = 5;
   std::string calls, replies, notices;
@@ -213,7 +214,7 @@ void add_every_frame() {
   write("every_notice", notices);
 }
 
-// What a server says to a client that logs in: its preface, then answers.
+// A server's data for a client that logs in: its preface, then answers.
 void add_logins() {
   auto answer = [](auto&& fill) {
     capnp::MallocMessageBuilder message;

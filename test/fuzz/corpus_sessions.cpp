@@ -41,8 +41,8 @@ std::string called(SessionOrdinal ordinal, Fill&& fill, size_t bulk_bytes = 0) {
                bulk_bytes);
 }
 
-// A structure of so many words of data, each with the value, and of no pointer: of a call whose own one is not known
-// here.
+// A structure of this many words of data, each with the value, and without pointers, for a call whose structure is
+// unknown here.
 std::string plain_structure(unsigned words, uint64_t value) {
   std::string bytes;
   auto append = [&](uint64_t word) { bytes.append(reinterpret_cast<const char*>(&word), sizeof word); };
@@ -56,7 +56,7 @@ kj::ArrayPtr<const kj::byte> digest() {
   return {bytes.data(), bytes.size()};
 }
 
-// The target's first byte: who waits does so at once, and frames without a context are of the primary one.
+// The target's first byte: waits complete at once, and frames without a context use the primary context.
 constexpr char kAtOnceInPrimary = 1 | 4;
 constexpr size_t kCallsOfInput = 128;
 

@@ -1,5 +1,5 @@
-// Any bytes, read by everything that reads bytes from the other side. Nothing may crash, hang or allocate without
-// bound; what it makes of the bytes must not depend on the pieces they come in.
+// All code that reads a peer's bytes reads the input. It may not crash, hang or allocate without a limit, and its
+// result may not depend on the pieces in which the bytes arrive.
 #include "test/fuzz/frame_fuzz.hpp"
 
 #include <algorithm>
@@ -74,7 +74,7 @@ void read_notice(uint32_t ordinal, kj::ArrayPtr<const capnp::word> words) {
   visit_notice(ordinal, [&](auto notice) { read_as<typename decltype(notice)::Message>(words); });
 }
 
-// A reply's header does not say of which call; here its ordinal does.
+// A reply's header does not contain its call; here the ordinal selects the call.
 void read_reply(uint32_t ordinal, kj::ArrayPtr<const capnp::word> words) {
   bool known = visit_session_call(ordinal, [&](auto call) { read_as<typename decltype(call)::Reply>(words); });
   if (!known) read_as<schema::Result>(words);
@@ -109,7 +109,7 @@ Summary decode(Sender sender, std::span<const std::byte> bytes, size_t piece, bo
       case FrameDecoder::Next::frame:
         ++summary.frames;
         ++g_frames_decoded;
-        // As both ends do before they read any of it; a reply's is what its call has asked for.
+        // Checks the length of bulk as both ends do before they read it; the limit of a reply is its call's request.
         if (auto kind = FrameKind(decoder.header().kind);
             kind != FrameKind::reply && decoder.header().bulk_bytes > bulk_bytes_max(kind, decoder.header().ordinal)) {
           summary.fault = "more bulk than the frame may carry";
@@ -152,7 +152,7 @@ void check_prefaces(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-// The first byte says how the rest arrives.
+// The first byte selects the pieces in which the rest arrives.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!size) return 0;
   auto bytes = std::as_bytes(std::span(data + 1, size - 1));

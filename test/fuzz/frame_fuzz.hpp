@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-// What a target has taken apart, for its last line; 0: it does not count.
+// Returns the number of parsed items for the target's last line; 0: the target does not count.
 inline uint64_t g_frames_decoded = 0;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);

@@ -1,6 +1,6 @@
-// The input is a program image as a client sends it. Everything that looks into one before a driver does: sizes,
-// containers, what is compressed in them, what it is charged for. Nothing reads past the image's end, and nothing is
-// decompressed that has not been charged.
+// The input is a program image from a client. The target runs all code that reads an image before the driver: sizes,
+// containers, compressed parts, charges. No code reads past the image's end, and nothing is decompressed before it is
+// charged.
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -16,7 +16,7 @@ namespace {
 using namespace gpuwire;
 using namespace gpuwire::server;
 
-// What a small tenant may have: an image beyond it is refused by its header.
+// A small tenant's limit: an image beyond it is refused because of its header.
 constexpr uint64_t kHostBytesMax = 1u << 20;
 
 void read_containers(std::span<const uint8_t> image) {

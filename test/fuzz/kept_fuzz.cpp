@@ -1,5 +1,5 @@
-// The input is an entry that a broker finds with its keeper, whoever has laid it down there: a session, a share, the
-// devices, totals; or its name. What is understood can be laid down again, and is understood again as the same.
+// The input is an entry that a broker gets from its keeper: a session, a share, the devices, totals; or an entry's
+// name. A valid entry can be written again, and is read as the same.
 #include <cstdlib>
 #include <string>
 

@@ -1,5 +1,5 @@
-// The input is what a client says where its login is expected, in pieces. What comes of it does not depend on the
-// pieces, the reader takes no byte that is not the login's, and what it keeps fits a log.
+// The input is a client's data in place of a login, in pieces. The result does not depend on the pieces, the reader
+// takes no byte after the login, and the stored texts are safe for a log.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>

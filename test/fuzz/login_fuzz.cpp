@@ -1,6 +1,5 @@
-// The input is what a server says to a client that logs in: its preface and answers, in pieces, then the end. Whatever
-// it is, the client is admitted, or has one line of text about why not, and shows nothing on the terminal that could do
-// something to it.
+// The input is a server's data for a client that logs in: its preface and answers, in pieces, then the end. For any
+// input the client is admitted, or has a reason of one line, and writes no control characters to the terminal.
 #include <memory>
 
 #include "client_stub/session/login.hpp"

@@ -1,5 +1,5 @@
-// The input is what a client asks NVML: the number of a function, then its arguments. The library below answers
-// everything with success and writes nothing: whatever can be asked for is sent back.
+// The input is a client's NVML query: the ordinal of a function, then its arguments. The library below returns success
+// for every call and writes nothing, so that every possible reply is sent.
 #include <cstdlib>
 #include <cstring>
 #include <string_view>

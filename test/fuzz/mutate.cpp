@@ -59,7 +59,7 @@ void change_once(Bytes& bytes, const Bytes& other, std::mt19937_64& random) {
       break;
     }
     default:
-      // A whole input behind another keeps frames whole: its first byte is not part of the stream.
+      // Appending a whole input to another keeps frames intact; its first byte is not part of the stream.
       if (!other.empty()) bytes.insert(bytes.end(), other.begin() + 1, other.end());
   }
 }

@@ -1,6 +1,6 @@
-// The input is, by its first byte's lowest bit: the words by which a client asks for RDMA, to a server that has none
-// and to one that has; or messages of the fabric, of a peer that knows the token and of others. Whatever they are, an
-// end takes no more bytes than messages with the token had, and none behind a broken rule.
+// The lowest bit of the first byte selects the input: a client's request for RDMA, to a server without RDMA and to one
+// with it; or messages of the fabric, from a peer with the token and from others. For any input an end accepts at most
+// the bytes of messages with the token, and none after a violation.
 #include <dlfcn.h>
 
 #include <chrono>
@@ -56,7 +56,7 @@ void agree(std::span<const std::byte> bytes, size_t piece) {
   }
 }
 
-// A record: one byte says how it is sent, then the header, of which the token is the right one unless the byte says
+// A record: one byte selects the way of sending, then follows the header, with the right token unless the byte says
 // otherwise.
 enum : uint8_t { kWrongToken = 1, kShortHeader = 2, kWaits = 4, kOtherBytes = 8 };
 constexpr size_t kRecordBytes = 1 + sizeof(rdma::Header);
@@ -88,10 +88,10 @@ void carry(std::span<const std::byte> bytes) {
   }
   if (!end->greet("a", rdma::Token{})) return;
   auto connection = RdmaEnd::carry(std::move(end), std::make_unique<test::Recorded>(std::span<const std::byte>(), 1));
-  // Of many sizes, and rarely so small that a window is taken byte by byte.
+  // Uses many sizes, and rarely reads a window byte by byte.
   std::vector<std::byte> out(1 + bytes.size() * 997 % 100'000);
   uint64_t taken = 0;
-  // Each look moves some messages on; at the latest then all of them have come.
+  // Each poll delivers some messages; after this many all have arrived.
   for (size_t looks = 0; looks < messages.size() + 2;) {
     auto got = connection->try_receive(out);
     if (got.status == IoStatus::ok) taken += got.bytes;

@@ -1,4 +1,4 @@
-// A fabric without a network: what comes is what the script says, what is sent is gone.
+// A fabric without a network: it delivers the script's messages, and discards sent ones.
 #include "test/fuzz/rdma_plugin_fuzz.hpp"
 
 #include <sys/eventfd.h>

@@ -1,4 +1,4 @@
-// What a fabric that a fuzz target directs gives to one end: rdma_plugin_fuzz.cpp is loaded as any plugin is.
+// The script of a fabric that a fuzz target controls: rdma_plugin_fuzz.cpp is loaded like any plug-in.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 extern "C" {
 
-// One message of somebody on the fabric.
+// One message from any sender on the fabric.
 struct GpuwireRdmaFuzzMessage {
   uint8_t header[64];
   size_t header_bytes;
@@ -14,7 +14,7 @@ struct GpuwireRdmaFuzzMessage {
   int waits;  // its bytes have to be fetched
 };
 
-// What the next end that is made gets, one message at each look, once it is connected. Stays the caller's.
+// The messages for the next new end, one at each poll after it is connected. The caller keeps the ownership.
 struct GpuwireRdmaFuzzScript {
   const GpuwireRdmaFuzzMessage* messages;
   size_t count;

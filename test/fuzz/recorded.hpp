@@ -1,5 +1,5 @@
-// A connection of which one end is a recording: what the peer says is given, in pieces, then the end; what it hears is
-// dropped.
+// A connection with a recording as its peer: it delivers the recorded data in pieces, then the end, and discards sent
+// data.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ class Recorded final : public transport::Transport {
     bytes_ = bytes_.subspan(got.bytes);
     return got;
   }
-  // What is there to be received, without taking it.
+  // Returns the receivable data without consuming them.
   transport::IoResult peek(std::span<std::byte> out) const {
     size_t size = std::min(bytes_.size(), out.size());
     if (size == 0) return {transport::IoStatus::closed};
@@ -46,7 +46,7 @@ class Recorded final : public transport::Transport {
   const size_t piece_;
 };
 
-// One line of text, with nothing in it that does something to a terminal.
+// Checks for one line of text without control characters.
 inline void check_line(const std::string& line) {
   bool fine = !line.empty() && line.size() < 4096 && std::none_of(line.begin(), line.end(), [](char c) {
     return static_cast<unsigned char>(c) < ' ' || c == 0x7f;

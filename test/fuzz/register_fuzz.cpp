@@ -1,5 +1,5 @@
-// The input is a register of credentials (register.json), or one word of it. What is understood is written as something
-// that is understood as the same.
+// The input is a register of credentials (register.json), or one field of it. A valid register can be written again,
+// and is read as the same.
 #include <cstdlib>
 #include <string>
 

@@ -1,6 +1,6 @@
-// The input is what a client says within its session: frames, executed one after the other by the replay. Below it is a
-// driver that takes every call and has no memory on its device; what the replay gives it of the server's own memory it
-// reads and writes to the end. A session takes no more of that memory than its tenant may have, and leaves none behind.
+// The input consists of a client's frames within its session, which the replay executes one after the other. The driver
+// below accepts every call and has no device memory; it reads and writes the server's memory that the replay passes to
+// it completely. A session uses at most its tenant's limit of that memory, and leaves none allocated.
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
@@ -95,12 +95,12 @@ void use_no_device_memory(server::DriverTable& table) {
   table.cuModuleUnload = unload_module;
   table.cuLibraryLoadData = load_library;
   table.cuLibraryUnload = unload_library;
-  // What a stream would have to wait for: nobody answers here.
+  // Calls for which a stream would wait forever, because nobody answers here.
   table.cuLaunchHostFunc = nullptr;
   table.cuStreamAddCallback = nullptr;
 }
 
-// The bytes behind the message of the frame in hand; nothing: the input ends before.
+// Returns the bytes after the message of the present frame; nothing: the input ends before.
 std::optional<std::vector<std::byte>> bulk_of(wire::FrameDecoder& decoder, std::span<const std::byte>& rest) {
   if (decoder.bulk_left() > decoder.buffered_bulk().size() + rest.size()) return std::nullopt;
   std::vector<std::byte> bulk(decoder.buffered_bulk().begin(), decoder.buffered_bulk().end());
@@ -112,12 +112,12 @@ std::optional<std::vector<std::byte>> bulk_of(wire::FrameDecoder& decoder, std::
   return bulk;
 }
 
-// What the first byte of an input says.
+// The options in the first byte of an input.
 struct Choices {
   bool waits_at_once, holds_work, in_primary;
 };
 
-// One session, until a frame ends it: true. False: the input has ended.
+// Runs one session. True: a frame has ended it. False: the input has ended.
 bool execute(FakeSession& session, wire::FrameDecoder& decoder, std::span<const std::byte>& bytes, Choices choices) {
   for (;;) {
     switch (decoder.next()) {
@@ -147,7 +147,7 @@ bool execute(FakeSession& session, wire::FrameDecoder& decoder, std::span<const 
 
 }  // namespace
 
-// A frame that ends its session is followed by another session: the rest of the input is executed all the same.
+// After a frame that ends its session, another session executes the rest of the input.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const Choices choices{
@@ -160,7 +160,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     use_no_device_memory(driver.table);
     driver.hold = choices.holds_work;
     FakeSession session(driver, {}, &account);
-    // What waits at once for work that the driver holds waits for ever.
+    // A call that waits immediately for work that the driver holds would wait forever.
     session.waiters_at_once = choices.waits_at_once && !choices.holds_work;
     if (choices.in_primary) session.enter_primary();
     more = execute(session, decoder, bytes, choices);

@@ -1,5 +1,5 @@
-// Runs the corpus through the fuzz function, then random changes of it: so many, or until the time is over. A crash, or
-// whoever ends with SIGABRT what hangs, leaves the input in a file.
+// Runs the corpus through the fuzz function, then a number of random changes of it, or changes until the time is over.
+// After a crash, or after SIGABRT ends a hang, the input is in a file.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ using Bytes = std::vector<uint8_t>;
 const Bytes* g_current = nullptr;
 std::string g_keep = "frame_fuzz_input";
 
-// Only system calls: whatever broke may be broken here too.
+// Uses only system calls, because other code may be affected by the fault.
 void keep_input(int signal_number) {
   int file = open(g_keep.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0644);
   if (file >= 0 && g_current) [[maybe_unused]]

@@ -1,6 +1,6 @@
-// The input is what a peer says where a connection is to carry a session on: to the client, whose secret it does not
-// know, and to the server, to which it has to prove that it does. Nobody without the secret gets in, and what is said
-// to be the cause is one line.
+// The input is a peer's data on a connection that resumes a session: for the client, whose secret the peer does not
+// know, and for the server, which asks for a proof of the secret. No peer without the secret is accepted, and a
+// reported cause has one line.
 #include <chrono>
 #include <cstdlib>
 

@@ -1,6 +1,6 @@
-// The input is what a server says once it has admitted a client: its welcome, then replies and notices, in pieces, then
-// the end. Whatever it is, the session begins or there is one line about why not; its calls return; bulk stays within
-// what was asked for; and what ends it is one line, with nothing in it that does something to a terminal.
+// The input is a server's data after it has admitted a client: its welcome, then replies and notices, in pieces, then
+// the end. For any input the session begins, or has a reason of one line why not. Its calls return, bulk stays within
+// the requested size, and the cause of its end is one line without control characters.
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -44,7 +44,7 @@ class Notices final : public client::NoticeHandler {
   std::vector<std::byte> text_;
 };
 
-// Each session's end is told on standard error, which would be most of the time; what breaks is told there as well.
+// Each session reports its end on standard error, which would take most of the time; faults are reported there as well.
 bool silence() {
   if (__sanitizer_set_report_fd) __sanitizer_set_report_fd(reinterpret_cast<void*>(intptr_t(::dup(STDERR_FILENO))));
   const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
@@ -71,7 +71,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     test::check_line(session.error().cause);
     return 0;
   }
-  // Behind its room each sink has what nobody may write.
+  // Each sink has guard bytes after its space, which may not be overwritten.
   std::byte room[kRoom + 1];
   room[kRoom] = std::byte{0x5a};
   for (unsigned i = 0; i < kCalls && (*session)->state() == CUDA_SUCCESS; ++i) {

@@ -1,7 +1,7 @@
-// The input is what the other process says and writes where a Unix socket is to become a connection in shared memory.
-// Its first byte chooses: the client's first bytes, the server's answer with a file of its own making, or what the
-// other end of a connection does to the memory and the socket while this one sends and receives. Whatever it is, no
-// more is taken than a ring holds, and nothing behind damage.
+// The input is the data of the other process while a Unix socket becomes a connection in shared memory. Its first byte
+// selects: the client's first bytes, the server's answer with an arbitrary file, or the other end's changes of memory
+// and socket while this end sends and receives. For any input this end accepts at most the content of a ring, and
+// nothing after damage.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -30,7 +30,7 @@ using namespace gpuwire::transport::shared_memory;
 
 namespace {
 
-constexpr std::chrono::seconds kLimit{10};  // the peer has said everything before it is listened to, and is gone
+constexpr std::chrono::seconds kLimit{10};  // the peer has sent everything and is gone before this end reads
 
 class SocketPair {
  public:
@@ -64,7 +64,7 @@ void offer(std::span<const std::byte> bytes) {
   if (!agreed.connection) std::abort();
 }
 
-// The answer, and behind it the beginning of the file that comes with it; how long the file is its first byte says.
+// The answer, followed by the beginning of its file; the first byte selects the file's length.
 void answer(std::span<const std::byte> bytes) {
   constexpr size_t kAnswer = sizeof(wire::FrameHeader);
   SocketPair sockets;
@@ -87,7 +87,7 @@ void answer(std::span<const std::byte> bytes) {
   if (!agreed.connection) std::abort();
 }
 
-// What the other end does, one record of nine bytes after the other.
+// The other end's actions, as records of nine bytes.
 enum class Step : uint8_t { written, finished, read, sleeps, socket, receive, send, poll, kCount };
 
 class OtherEnd {
@@ -128,7 +128,7 @@ class OtherEnd {
   }
   RingIndices& to_server() { return of_ring(0); }
   RingIndices& to_client() { return of_ring(1); }
-  // To anywhere, or as far as it may.
+  // Sets the index anywhere, or as far as allowed.
   static void move(std::atomic<uint64_t>& index, uint64_t value) {
     index.store(value >> 63 ? value : index.load() + value % (kRingBytesMin + 2));
   }
@@ -147,7 +147,7 @@ class OtherEnd {
   }
   void check_damage(const IoResult& got) {
     if (damaged_ && got.status == IoStatus::ok && got.bytes != 0) std::abort();
-    // What could be taken before it was found is given; behind it nothing is.
+    // Data before the damage are delivered, and none after it.
     damaged_ = damaged_ || (got.status == IoStatus::failed && connection_->damaged());
   }
 
