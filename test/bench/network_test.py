@@ -21,7 +21,7 @@ class Network(BenchCase):
                     for key, value in runs[0].items():
                         self.assertGreater(value, 0, f"{name}, {side}: {key}")
             self.assertIn("torch", {**network["rows"], **result["left_out"]})
-            # A network cannot be shorter than it was made.
+            # A network cannot be faster than its configured delay.
             self.assertGreaterEqual(network["raw"]["round_trip_us"], 1000 * network["round_trip_ms"])
             self.assertGreaterEqual(network["rows"]["small"]["remote"][0]["turn_us"], 1000 * network["round_trip_ms"])
         self.assertIn("copies: d2h 1 KiB, us", table)

@@ -1,4 +1,4 @@
-"""The page of ratios: what it is made of, what it calls better and worse, and which copies it finds slow."""
+"""Tests the page of ratios: its rows, its verdicts better and worse, and its list of slow copies."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`bench/plot` draws figures that are made up here, and they can be read off the picture."""
+"""Tests that the pictures of `bench/plot` contain the invented figures."""
 
 import json
 import os
@@ -45,7 +45,7 @@ class Plot(BenchCase):
 
     @staticmethod
     def lines(picture):
-        """The places of each line's points, solid ones first."""
+        """Returns the positions of each line's points, solid lines first."""
         paths = [path for path in picture.iter(SVG + "path") if "line" in path.get("class").split()]
         paths.sort(key=lambda path: "dashed" in path.get("class"))
         return [[tuple(map(float, point.split())) for point in re.split("[ML]", path.get("d"))[1:]] for path in paths]
@@ -57,7 +57,8 @@ class Plot(BenchCase):
         for name in ("CNN, loss not read", "GPT-2 token", "CNN, loss not read, native", "round trip, ms", "step, ms"):
             self.assertIn(name, texts)
         cnn, gpt2, native = self.lines(picture)
-        # Of networks of the highest rate; ten times the round trip is ten times the step, on both axes a decade.
+        # For networks of the highest rate; ten times the round trip gives ten times the step, which is a decade on both
+        # axes.
         self.assertEqual([len(cnn), len(gpt2), len(native)], [2, 2, 2])
         self.assertGreater(cnn[1][0], cnn[0][0])
         self.assertLess(cnn[1][1], cnn[0][1])

@@ -1,4 +1,5 @@
-"""`build/bench/slow_link` hands on what it gets, later and no faster, and ends what has ended."""
+"""Tests that `build/bench/slow_link` forwards all bytes, delayed and within its rate, and forwards the end of a
+connection."""
 
 import os
 import random
@@ -27,7 +28,7 @@ class SlowLink(unittest.TestCase):
         self.addCleanup(self.listening.close)
 
     def way(self, *arguments):
-        """A connection over the link, as both of its ends."""
+        """Returns both ends of a connection over the link."""
         link = subprocess.Popen(
             [PROGRAM, "--server", "127.0.0.1:%d" % self.listening.getsockname()[1], *arguments],
             stdout=subprocess.PIPE, text=True)

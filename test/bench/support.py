@@ -1,4 +1,4 @@
-"""What the tests of benchmarks share."""
+"""Common code of the tests of benchmarks."""
 
 import json
 import os
@@ -28,7 +28,7 @@ class BenchCase(unittest.TestCase):
         return os.path.join(self.folder.name, name)
 
     def measured(self, name, *arguments):
-        """(what --quick of a benchmark writes as JSON, what it prints)."""
+        """Returns (the JSON of a benchmark's --quick, its output)."""
         written = self.path("out.json")
         ran = run(name, "--build", BUILD, "--device", "software", "--quick", "--json", written, *arguments)
         self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)

@@ -48,7 +48,8 @@ namespace {
 
 constexpr int kConfinementFailed = 99;
 
-// How a child ends that confines itself and then does `what`: its exit code, or minus the signal that ended it.
+// Returns the end of a child that confines itself and then runs `what`: its exit code, or minus the signal that ended
+// it.
 int confined(
     const std::function<int()>& what, const ConfinementRules& rules = {}, const std::function<void()>& before = [] {}) {
   pid_t child = ::fork();
@@ -62,7 +63,7 @@ int confined(
   return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-// errno of opening, 0 when it opens.
+// Returns errno of opening a file; 0: it opened.
 int open_error(const std::string& path, int flags) {
   int descriptor = ::open(path.c_str(), flags, 0600);
   return descriptor >= 0 ? 0 : errno;
@@ -87,7 +88,7 @@ TEST_CASE("a confined worker computes, maps memory, starts threads and raises si
 }
 
 TEST_CASE("a process of each kind is ended by every system call that its table does not have") {
-  // Not calls that the filter lets through with some arguments only: those have tests of their own.
+  // Without calls that the filter allows only with some arguments, which have their own tests.
   const std::set<std::string> with_arguments{"kill",  "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo",
                                              "clone", "clone3"};
   constexpr int kLastNumber = 470;
@@ -162,7 +163,7 @@ TEST_CASE(
   CHECK(confined(
             [&] {
               std::atomic<int> stage{0}, from_thread{-1};
-              // As a driver's: asleep, and with every signal blocked that can be.
+              // Like a driver's thread: asleep, and with all possible signals blocked.
               std::thread other([&] {
                 sigset_t all;
                 ::sigfillset(&all);
@@ -203,7 +204,7 @@ TEST_CASE("a worker maps no more memory for itself than its session may have") {
           };
           if (!map(kHostSlackBytes)) return 1;
           if (map(128 * kMiB)) return 2;
-          // Address space that is kept free is no memory.
+          // Reserved address space is no memory.
           if (::mmap(nullptr, 1ull << 40, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) == MAP_FAILED)
             return 3;
           rlimit more{RLIM_INFINITY, RLIM_INFINITY};
@@ -241,7 +242,7 @@ TEST_CASE("a confined worker cannot signal another process, not even ask whether
 }
 
 TEST_CASE("other processes' limits, priority and processors are out of a confined worker's reach, its parent's too") {
-  // Nothing would change: what is asked for is what the parent has.
+  // The call would change nothing, because it requests the parent's present values.
   const pid_t parent = ::getpid();
   const int priority = ::getpriority(PRIO_PROCESS, 0);
   rlimit files{};
@@ -255,13 +256,13 @@ TEST_CASE("other processes' limits, priority and processors are out of a confine
   CHECK(confined([&] { return refused(::setpriority(PRIO_USER, ::getuid(), priority)); }) == 0);
   CHECK(confined([&] { return refused(::sched_setaffinity(parent, sizeof processors, &processors)); }) == 0);
   CHECK(confined([&] { return refused(::sched_setscheduler(parent, SCHED_OTHER, &usual)); }) == 0);
-  // Its own are its own affair.
+  // A process may change its own values.
   CHECK(confined([&] {
           rlimit own{};
           if (::getrlimit(RLIMIT_NOFILE, &own) != 0 || ::setrlimit(RLIMIT_NOFILE, &own) != 0) return 1;
           if (::sched_setaffinity(0, sizeof processors, &processors) != 0) return 2;
           if (::setpriority(PRIO_PROCESS, 0, priority) != 0) return 3;
-          // By its number, too, as the C library names a thread; and the numbers beside it are somebody else's.
+          // Also by its number, as the C library names a thread; neighbouring numbers belong to other processes.
           const pid_t self = ::getpid();
           if (::prlimit(self, RLIMIT_NOFILE, &own, nullptr) != 0) return 4;
           if (::sched_setaffinity(self, sizeof processors, &processors) != 0) return 5;
@@ -270,7 +271,7 @@ TEST_CASE("other processes' limits, priority and processors are out of a confine
             if (refused(::prlimit(self ^ (1 << bit), RLIMIT_NOFILE, nullptr, nullptr)) != 0) return 7;
           return 0;
         }) == 0);
-  // The kernel takes no notice of the upper half of a number.
+  // The kernel ignores the upper half of a number.
   CHECK(confined([&] {
           return refused(::syscall(SYS_prlimit64, 1ul << 32 | unsigned(parent), RLIMIT_NOFILE, &files, nullptr));
         }) == 0);
@@ -294,7 +295,7 @@ TEST_CASE("a confined worker makes no descriptor signal another process, and typ
   CHECK(refused([&](int end) { return ::ioctl(end, FIOSETOWN, &parent); }) == 0);
   CHECK(refused([&](int end) { return ::ioctl(end, SIOCSPGRP, &parent); }) == 0);
   CHECK(refused([&](int end) { return ::ioctl(end, TIOCSTI, "x"); }) == 0);
-  // The kernel takes no notice of the upper half of a command.
+  // The kernel ignores the upper half of a command.
   CHECK(refused([&](int end) { return int(::syscall(SYS_fcntl, end, 1ul << 32 | F_SETOWN, parent)); }) == 0);
   CHECK(refused([&](int end) { return int(::syscall(SYS_ioctl, end, 1ul << 32 | FIOSETOWN, &parent)); }) == 0);
 }
@@ -317,7 +318,7 @@ TEST_CASE("a confined worker sends nothing to an address: no journal, no system 
               if (::socketpair(AF_UNIX, type | flags, 0, ends) == 0 || errno != EPERM) return 1;
           return 0;
         }) == 0);
-  // One that somebody has handed to it.
+  // A socket that another process has passed to it.
   CHECK(confined(
             [&] {
               return ::sendto(ipc::kDescriptor, "x", 1, 0, reinterpret_cast<const sockaddr*>(&where), bytes) == 1 ? 0
@@ -326,7 +327,7 @@ TEST_CASE("a confined worker sends nothing to an address: no journal, no system 
             {}, [&] { keeps(datagrams[0]); }) == -SIGSYS);
   char byte = 0;
   CHECK(::recv(journal, &byte, 1, 0) < 0);
-  // Its own pairs and connections are left.
+  // It may use its own pairs and connections.
   CHECK(confined(
             [] {
               int ends[2];
@@ -340,7 +341,7 @@ TEST_CASE("a confined worker sends nothing to an address: no journal, no system 
 
 TEST_CASE("a confined worker takes none of the watches that its user's processes share") {
   CHECK(confined([] { return ::epoll_create1(EPOLL_CLOEXEC) >= 0 ? 0 : 1; }) == -SIGSYS);
-  // Nor of one that was handed to it.
+  // Nor of a descriptor that was passed to it.
   const int poll = ::epoll_create1(EPOLL_CLOEXEC);
   CHECK(confined(
             [] {
@@ -378,7 +379,7 @@ TEST_CASE("a confined worker makes nobody wait who closes a socket of its") {
           const linger long_time{1, 15};
           if (::setsockopt(ends[0], SOL_SOCKET, SO_LINGER, &long_time, sizeof long_time) == 0 || errno != EPERM)
             return 2;
-          // The kernel takes no notice of the upper halves.
+          // The kernel ignores the upper halves.
           if (::syscall(SYS_setsockopt, ends[0], 1ul << 32 | SOL_SOCKET, 1ul << 32 | SO_LINGER, &long_time,
                         sizeof long_time) == 0 ||
               errno != EPERM)
@@ -428,7 +429,7 @@ TEST_CASE("what a worker leaves with the kernel unread is less than what its bro
   };
   CHECK(confined(
             [] {
-              // Descriptors on their way are counted for the user, and each message carries one.
+              // The kernel counts descriptors in transit per user, and each message carries one.
               int ends[2];
               if (::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) != 0) return 1;
               rlim_t sent = 0;
@@ -447,7 +448,7 @@ TEST_CASE("what a worker leaves with the kernel unread is less than what its bro
                 if (::sendmsg(ends[1], &message, MSG_DONTWAIT) == 1) continue;
                 if (errno == ETOOMANYREFS) return sent < kBrokers ? 0 : 2;
                 if (errno != EAGAIN) return 3;
-                // This pair is full: the next one.
+                // This pair is full; use the next one.
                 if (::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) != 0) return 4;
               }
             },
@@ -457,7 +458,7 @@ TEST_CASE("what a worker leaves with the kernel unread is less than what its bro
 TEST_CASE("none of root's privileges are left to a confined worker") {
   const int now = ::getpriority(PRIO_PROCESS, 0);
   CHECK(confined([now] {
-          // What only CAP_SYS_NICE allows. No process can be preferred further than by -20.
+          // A priority that only CAP_SYS_NICE allows; -20 is the highest.
           return now > -20 && ::setpriority(PRIO_PROCESS, 0, now - 1) == 0 ? 1 : 0;
         }) == 0);
 }

@@ -1,4 +1,5 @@
-// Real users of workers' own. Only root, or who has CAP_SETUID, can try them; others see the cases pass untried.
+// Tests separate real users of workers. Only root, or a user with CAP_SETUID, can run the cases; for others they pass
+// without a test.
 #include <doctest/doctest.h>
 
 #include <cerrno>
@@ -37,7 +38,7 @@ pid_t start(const std::function<int()>& what) {
   return child;
 }
 
-// A worker with this real user that does `what`.
+// Runs `what` in a worker with this real user.
 pid_t start_worker(uid_t user, int broker, const std::function<int()>& what) {
   return start([&] {
     ::dup2(broker, ipc::kDescriptor);
@@ -54,7 +55,7 @@ bool make_timer() {
   return ::timer_create(CLOCK_MONOTONIC, &quiet, &timer) == 0;
 }
 
-// As the packaged service with CAP_SETUID: no root, and this one right.
+// Like the packaged service with CAP_SETUID: not root, and with this capability.
 void become_service() {
   ::prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0);
   if (::setresuid(kService, kService, kService) != 0) ::_exit(90);
@@ -135,7 +136,7 @@ TEST_CASE("a server that gives workers users becomes no other user itself, root 
   CHECK(status_of(start([] {
           become_service();
           if (!may_give_users() || !give_real_users_only()) return 1;
-          // The right is not in force, and when it is, only a real user may be exchanged, not for root.
+          // The right is not effective; and when it is, only the real user may be changed, and not to root.
           if (!refused(::syscall(SYS_setresuid, kOne, kAsItIs, kAsItIs))) return 2;
           __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
           __user_cap_data_struct words[2] = {};
@@ -146,7 +147,7 @@ TEST_CASE("a server that gives workers users becomes no other user itself, root 
           if (!refused(::syscall(SYS_setresuid, kAsItIs, 0, kAsItIs))) return 6;
           if (!refused(::syscall(SYS_setresuid, kAsItIs, kAsItIs, 0))) return 7;
           if (!refused(::syscall(SYS_setresuid, 0, kAsItIs, kAsItIs))) return 8;
-          // The kernel takes no notice of the upper half of a number.
+          // The kernel ignores the upper half of a number.
           if (!refused(::syscall(SYS_setresuid, 1ul << 32, kAsItIs, kAsItIs))) return 9;
           if (!refused(::unshare(CLONE_NEWUSER))) return 10;
           return ::syscall(SYS_setresuid, kOne, kAsItIs, kAsItIs) == 0 ? 0 : 11;
@@ -155,7 +156,7 @@ TEST_CASE("a server that gives workers users becomes no other user itself, root 
 
 TEST_CASE("only a program that is to have a user of its own is started with the right to take one") {
   if (!may_give_users()) return;
-  // grep's exit code: whether the program that is started has the right.
+  // Returns grep's exit code: whether the started program has the right.
   auto has_right = [] {
     const pid_t child = ::fork();
     if (child == 0) {

@@ -1,4 +1,4 @@
-"""Raw clients of a gpuwire server that mean harm, as far as they need its protocol."""
+"""Raw hostile clients of a gpuwire server, with the part of the protocol that they need."""
 
 import os
 import re
@@ -19,7 +19,7 @@ ADMITTED, QUEUED, REFUSED = "admitted", "queued", "refused"
 
 
 def connect(address):
-    """A connection on which nothing has been said."""
+    """Returns a connection without any data."""
     if address.startswith("unix:"):
         link = socket.socket(socket.AF_UNIX)
         link.settimeout(RUN_LIMIT_SECONDS)
@@ -34,7 +34,7 @@ def connect(address):
 
 
 def answer(link):
-    """The next answer to a login: its word, and what a refusal says."""
+    """Returns the next answer to a login: its kind, and the text of a refusal."""
     header = FRAME.unpack(read_exactly(link, FRAME.size))
     message = read_exactly(link, 8 * header[5])
     which = struct.unpack_from("<H", message, 8)[0]
@@ -42,8 +42,7 @@ def answer(link):
 
 
 def greeted(address, more=b"", management=False):
-    """A connection on which both prefaces have been said, and behind the client's so many bytes more; nothing: it was
-    refused."""
+    """Returns a connection after both prefaces, and this many bytes more from the client; nothing: it was refused."""
     link = connect(address)
     link.sendall(preface(flags=PREFACE_MANAGEMENT if management else 0) + more)
     status = PREFACE.unpack(read_exactly(link, PREFACE.size))[3]
@@ -54,13 +53,13 @@ def greeted(address, more=b"", management=False):
 
 
 def ask(link, token=b""):
-    """Asks for a session; the first answer."""
+    """Requests a session. Returns the first answer."""
     link.sendall(control(LOGIN, control_messages.login(token)))
     return answer(link)
 
 
 def log_in(address, token=b"", management=False):
-    """A connection that has asked for a session, and the first answer that it got."""
+    """Returns a connection that has requested a session, and its first answer."""
     link = greeted(address, management=management)
     if not link:
         return None, REFUSED, b""
@@ -69,7 +68,7 @@ def log_in(address, token=b"", management=False):
 
 
 def hello_bytes():
-    """The beginning of a Hello that is as long as one may be."""
+    """Returns the beginning of a Hello of the largest length."""
     return control(HELLO, bytes(8 * 64))
 
 
@@ -79,12 +78,13 @@ def control(ordinal, message):
 
 
 def rdma_end(address, token):
-    """The client's first word about RDMA (Rdma of protocol/schema/handshake.capnp): how it is reached, as it claims."""
+    """Returns the client's first message about RDMA (Rdma of protocol/schema/handshake.capnp): the address that it
+    claims."""
     with open(RDMA_MESSAGES, encoding="ascii") as source:
         version = int(re.search(r"kVersion = (\d+);", source.read())[1])
     return control(RDMA, control_messages.rdma_end(version, address, token))
 
 
 def rdma_use():
-    """The client's last word about RDMA: that both have greeted each other."""
+    """Returns the client's last message about RDMA: both sides have sent their greetings."""
     return control(RDMA, control_messages.rdma_use())

@@ -37,9 +37,9 @@ ROUND_TRIPS = 50
 VICTIMS = 8
 LOGIN_PROCESSES_KILLED = 4
 ROUNDS = 12
-END_SECONDS = 10  # then a program that should end is killed: it proves nothing by how long it took
+END_SECONDS = 10 # then a program that should end is killed; its duration proves nothing
 HALF_LOGINS = 128  # as many as one address may have
-HALF_LOGINS_BETWEEN = 32  # fewer than push out who has been there as long as they
+HALF_LOGINS_BETWEEN = 32 # fewer than displace connections of the same age
 DESCRIPTORS = 1024
 HOST_MIB, MAPPED_MIB = 256, 32  # what the attacker may have of the server's own memory; what it asks for at a time
 IMAGE_MIB = 8  # of program text; a compiler takes a multiple of that while it loads
@@ -124,18 +124,18 @@ class Hostile(unittest.TestCase):
         return None if facts["devices"] and facts["round_trip_us"] > 0 else ran.stdout
 
     def assert_served(self, *tenants):
-        """Each of so many victims, one after the other, gets its session and its answers."""
+        """Runs this many victims one after the other; each gets its session and its answers."""
         failures = []
         for tenant in tenants:
             failure = self.victim(tenant)
             if failure:
                 failures.append(failure)
-            # The server may notice the end of a session later than its client's process is gone.
+            # The server may detect the end of a session after its client's process has ended.
             wait_until(lambda: not self.admitted_still(tenant), RUN_LIMIT_SECONDS, f"{tenant}'s session to end")
         self.assertEqual((len(failures), failures), (0, []), "".join(self.server.log[-10:]))
 
     def program(self, tenant, *words, **environment):
-        """One that goes on until its standard input closes, at the end of the test."""
+        """Starts a victim that runs until its standard input closes, at the end of the test."""
         started = subprocess.Popen(command(self.server.address, *words), stdin=subprocess.PIPE,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                    env={**os.environ, "GPUWIRE_TOKEN_FILE": self.token_file(tenant), **environment})
@@ -155,14 +155,14 @@ class Hostile(unittest.TestCase):
         program.stderr.close()
 
     def assert_works(self, program, rounds):
-        """Each of so many lines is answered by so many rounds of work that the program has checked."""
+        """Sends this many lines; the program answers each after this many checked rounds of work."""
         for done in range(rounds):
             program.stdin.write("go\n")
             program.stdin.flush()
             self.assertEqual(program.stdout.readline(), "done\n", f"after {done} of {rounds}")
 
     def admitted_still(self, tenant):
-        """The tenant's sessions that the server has admitted and not told the end of."""
+        """Returns the tenant's sessions that the server has admitted and whose end it has not reported."""
         sessions = set()
         for line in list(self.server.log):
             event = re.search(r'audit: (\w+) .*?"session":(\d+),"tenant":"%s"' % tenant, line)
@@ -193,7 +193,7 @@ class Hostile(unittest.TestCase):
         shared = hoarder.stdout.readline().split()
         self.assertEqual(shared[:1], ["shared"], shared)
         self.assertGreater(int(shared[1]), 0)
-        # Far from what its own process could hold.
+        # Far below the limit of its own process.
         self.assertLess(int(shared[1]), ATTEMPTS_TO_SHARE)
         self.assert_served(*["ben"] * 4)
 
@@ -237,7 +237,7 @@ class Hostile(unittest.TestCase):
         answers = []
         for _ in range(VICTIMS):
             with attackers.greeted(self.server.address) as link:
-                # They come between the server's preface and the client's login.
+                # These connections arrive between the server's preface and the client's login.
                 for _ in range(HALF_LOGINS_BETWEEN):
                     half_log_in()
                 try:
@@ -267,7 +267,7 @@ class Hostile(unittest.TestCase):
 
     @staticmethod
     def has_ended(link):
-        """Reads what there is; true at the end of the connection."""
+        """Reads the available data; true at the end of the connection."""
         try:
             while link.recv(4096):
                 pass
@@ -278,8 +278,8 @@ class Hostile(unittest.TestCase):
             return False
 
     def test_a_login_process_that_dies_again_and_again_costs_nobody_a_connection(self):
-        # Each as soon as it is there, while victims come; not so often that the server lets more time pass between two
-        # than a client waits.
+        # Each login process is killed as soon as it exists, while victims connect; but not so often that the server's
+        # delay between two processes exceeds a client's wait.
         def kill():
             killed = set()
             while len(killed) < LOGIN_PROCESSES_KILLED and not over.is_set():
@@ -326,7 +326,7 @@ class Hostile(unittest.TestCase):
         hoarder.stdin.write("all\n")
         hoarder.stdin.flush()
         self.assertEqual(hoarder.stdout.readline(), "taken\n")
-        # What is guaranteed holds the program's context, too.
+        # The guaranteed memory also contains the program's context.
         victim.stdin.write("take 128\n")
         victim.stdin.flush()
         self.assertEqual(victim.stdout.readline(), "taken\n")
@@ -335,7 +335,7 @@ class Hostile(unittest.TestCase):
         # Over shared memory the pages would be the client's own.
         hoarder = self.program("greedy", "takes_memory", GPUWIRE_TRANSPORT="tcp")
         self.assertEqual(hoarder.stdout.readline(), "ready\n")
-        # The server has a shadow of memory that the device reaches: a message of a few bytes takes so much there.
+        # The server mirrors memory that the device uses, so a message of a few bytes allocates much memory there.
         answers = []
         for _ in range(2 * HOST_MIB // MAPPED_MIB):
             hoarder.stdin.write(f"map {MAPPED_MIB}\n")
@@ -344,9 +344,9 @@ class Hostile(unittest.TestCase):
         taken = answers.count("taken\n")
         self.assertGreater(taken, 0)
         self.assertLessEqual(taken * MAPPED_MIB, HOST_MIB)
-        # From the first refusal on nothing more is had.
+        # After the first refusal no further allocation succeeds.
         self.assertEqual(answers[:taken], ["taken\n"] * taken)
-        # As a driver answers that cannot have the memory: programs know what to do about that.
+        # The error of a driver without memory, which programs can handle.
         refused = answers[taken:]
         self.assertEqual(refused, ["cudaErrorMemoryAllocation\n"] * len(refused))
         self.assertGreater(len(refused), 0)
@@ -373,7 +373,7 @@ class Hostile(unittest.TestCase):
         self.assertEqual(victim.stdout.readline(), "ready\n")
         self.assert_works(victim, ROUNDS)
         self.assert_served("anna")
-        # Who was refused has its session, with room for what takes less.
+        # The refused client still has its session, with room for smaller allocations.
         hoarder.stdin.write("take 1\n")
         hoarder.stdin.flush()
         self.assertEqual(hoarder.stdout.readline(), "taken\n")
@@ -404,7 +404,7 @@ class Hostile(unittest.TestCase):
 
 
 class OfARoad(Hostile):
-    """What concerns the road; the rest is the same on each."""
+    """The attacks on the connection; the other attacks are the same on each transport."""
 
     test_a_kernel_that_never_ends_takes_the_gpu_from_nobody = None
     test_a_session_that_shares_all_it_may_leaves_descriptors_to_others = None
@@ -415,7 +415,7 @@ class OfARoad(Hostile):
     test_who_takes_all_the_memory_leaves_what_others_are_guaranteed = None
     test_work_that_never_drains_takes_the_gpu_from_nobody = None
     if not LONG:
-        # Their answers are the broker's and the login process's, before a session takes its road.
+        # The broker and the login process answer them, before a session has its transport.
         test_a_hello_that_comes_byte_by_byte_gains_no_time = None
         test_a_login_process_that_dies_again_and_again_costs_nobody_a_connection = None
         test_a_tenant_that_fills_the_queue_keeps_nobody_out = None
@@ -436,7 +436,7 @@ class InsideTls(OfARoad):
 
 
 class InSharedMemory(OfARoad):
-    """All come by the Unix socket."""
+    """All clients use the Unix socket."""
 
     ROAD = "shm"
 
@@ -448,8 +448,8 @@ class InSharedMemory(OfARoad):
 
 @unittest.skipUnless(os.path.exists(RDMA_PLUGIN), f"there is no {RDMA_PLUGIN}; it is built where libucx-dev is")
 class ByRdma(OfARoad):
-    """Victims, and attackers that are programs, go by RDMA. On a machine where an end hears of the other too late, a
-    victim goes by TCP and is served, too."""
+    """Victims, and attackers that are programs, use RDMA. On a slow machine the negotiation may time out; a victim then
+    uses TCP, and is served, too."""
 
     ROAD, SERVER_WORDS = "rdma", 'rdma = "trusted"'
 
@@ -461,7 +461,7 @@ class ByRdma(OfARoad):
         super().setUpClass()
 
     def asks_for_rdma(self, words):
-        """A session of the open tenant whose client has said the beginning of the agreement, and then this."""
+        """Opens a session of the open tenant whose client has sent the beginning of the negotiation, and then this."""
         link, word, _ = attackers.log_in(self.server.address)
         self.keep(link)
         self.assertEqual(word, attackers.ADMITTED)
@@ -472,7 +472,7 @@ class ByRdma(OfARoad):
     def test_who_asks_for_rdma_and_never_greets_keeps_nobody_from_it(self):
         random_bytes = random.Random(SEED).randbytes
         asks = attackers.rdma_end(random_bytes(200), random_bytes(16))
-        attacks = ([asks],  # waits for an answer over the fabric, and says nothing more
+        attacks = ([asks], # waits for an answer over the fabric, and sends nothing more
                    [asks, attackers.rdma_use()],  # has not greeted
                    [asks[:20]],  # half a word
                    [attackers.rdma_end(random_bytes(9000), random_bytes(16))])  # longer than addresses are
@@ -488,11 +488,11 @@ class ByRdma(OfARoad):
             self.assertTrue(self.has_ended(link))
 
 
-del OfARoad  # is no suite of its own
+del OfARoad # no separate suite
 
 
 def for_hours(hours):
-    """All attacks again and again, in an order that the seed gives."""
+    """Repeats all attacks, in an order given by the seed."""
     order = random.Random(SEED)
     end = time.monotonic() + 3600 * hours
     rounds = 0

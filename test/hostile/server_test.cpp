@@ -1,5 +1,5 @@
-// A server that means harm, and a program that uses it: what the server says decides neither which of the program's
-// memory is sent nor whether the program goes on.
+// A hostile server, and a program that uses it: the server can neither choose the program's memory that is sent nor end
+// the program.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,9 +26,9 @@ using test::FakeServer;
 using wire::SessionOrdinal;
 
 constexpr uint64_t kDeviceMemory = 0x7000'0000'0000;
-constexpr int kNoContext = 100;  // exit statuses of the program beside results, which are compared with their low byte
+constexpr int kNoContext = 100;  // further exit statuses of the program; results are compared with their low byte
 
-// The program is a process of its own, as it would be; this one is its server. What it returns is its exit status.
+// The program runs in a child process; this process is its server. The function's result is the exit status.
 int run(const std::function<int()>& program, const FakeServer::Serve& serve) {
   auto listener = transport::TcpListener::listen({"127.0.0.1", 0});
   REQUIRE(listener);
@@ -59,7 +59,7 @@ int run(const std::function<int()>& program, const FakeServer::Serve& serve) {
 SessionOrdinal ordinal_of(const FakeServer& server) { return SessionOrdinal(server.header().ordinal); }
 bool is_called(const FakeServer& server) { return wire::FrameKind(server.header().kind) == wire::FrameKind::called; }
 
-// What every other call is answered: that it went well.
+// Answers every other call with success.
 void answer(FakeServer& server) {
   server.skip_bulk();
   if (is_called(server)) server.reply(server.header().sequence);
@@ -124,7 +124,7 @@ TEST_CASE("a server that answers a copy with success and without its bytes gets 
 
 namespace {
 
-// Puts a function of its own behind the work of a stream, and waits for it.
+// Adds a host function behind the work of a stream, and waits for it.
 int wait_for_host_function() {
   if (custom::cuLaunchHostFunc(
           nullptr, [](void*) {}, nullptr, false))
@@ -132,7 +132,7 @@ int wait_for_host_function() {
   return int(custom::cuStreamSynchronize(nullptr, false));
 }
 
-// Answers everything up to the host function, and nothing from there on.
+// Answers all frames before the host function, and none after it.
 FakeServer::Serve falls_silent(const std::function<void(FakeServer&)>& at_host_function) {
   return [=](FakeServer& server) {
     for (bool silent = false; server.next();) {

@@ -1,5 +1,5 @@
-// Code inside a worker's confinement that does what it is told: linked into the mock driver, it stands for a worker
-// that a client has taken over.
+// Code inside a worker's confinement that executes orders: linked into the mock driver, it simulates a compromised
+// worker.
 #include "test/hostile/worker_orders.hpp"
 
 #include <cerrno>
@@ -81,7 +81,7 @@ struct SharedPage {
   size_t count;
 };
 
-// What the broker has handed over, by the names of its memory files.
+// The memory files from the broker, by their names.
 std::vector<SharedPage> shared_pages() {
   std::vector<SharedPage> pages;
   std::ifstream maps("/proc/self/maps");
@@ -96,7 +96,7 @@ std::vector<SharedPage> shared_pages() {
   return pages;
 }
 
-// Words that somebody might mind: small numbers, all ones, single bits, anything.
+// Words that may cause faults: small numbers, all ones, single bits, random values.
 uint64_t any_word(std::mt19937_64& random) {
   switch (random() % 4) {
     case 0: return random() % 1024;
@@ -113,7 +113,7 @@ uint64_t scribble() {
   std::mt19937_64 random(kSeed);
   for (uint64_t round = 0; round < rounds; ++round) {
     for (const SharedPage& page : pages) {
-      // Most of a page is never looked at; its head always is.
+      // Most words of a page are never read; its head always is.
       size_t at = random() % 2 ? random() % page.count : random() % std::min<size_t>(page.count, 64);
       __atomic_store_n(&page.words[at], any_word(random), __ATOMIC_SEQ_CST);
     }
@@ -127,7 +127,8 @@ std::string any_text(std::mt19937_64& random) {
   return text;
 }
 
-// What a worker may say, but for how it ends: that stays with us, and what is looked at is what others notice.
+// The messages that a worker may send, except for its end, so that the worker stays alive and the test can check the
+// effects on others.
 server::ipc::Message any_message(std::mt19937_64& random) {
   namespace ipc = server::ipc;
   ipc::ShareToken token;
@@ -163,8 +164,8 @@ uint64_t take_memory() {
   return bytes >> 20;
 }
 
-// Whatever works is undone, so that a broker without the mend is still there to tell of it. Signals are those that end
-// nobody.
+// Every successful action is undone, so that a broker without the defence survives and the test can report it. The
+// signals end no process.
 uint64_t weaken_the_broker() {
   const pid_t broker = ::getppid();
   unsigned worked = 0;
@@ -209,7 +210,7 @@ uint64_t change_modes() {
   for (const char* own : {"/proc/self/exe", "/usr/bin/env", "/usr"}) files.emplace_back(own);
   for (const std::string& file : files) {
     struct stat facts {};
-    // What cannot be looked at is asked for, too.
+    // Also tries paths that cannot be listed.
     const mode_t mode = ::stat(file.c_str(), &facts) == 0 ? facts.st_mode & 07777 : 0644;
     worked += ::chmod(file.c_str(), mode) == 0;
     worked += ::fchmodat(AT_FDCWD, file.c_str(), mode, 0) == 0;
@@ -244,7 +245,7 @@ uint64_t forge_the_log() {
     struct stat facts {};
     const int flags = ::fcntl(descriptor, F_GETFL);
     if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY || ::fstat(descriptor, &facts) != 0) continue;
-    // Memory that is shared is another order's.
+    // Another order covers shared memory.
     if (!S_ISFIFO(facts.st_mode) && !(S_ISREG(facts.st_mode) && facts.st_nlink > 0)) continue;
     took += S_ISREG(facts.st_mode) && ::ftruncate(descriptor, 0) == 0;
     ::fcntl(descriptor, F_SETFL, flags | O_NONBLOCK);

@@ -1,5 +1,4 @@
-// What a worker that was taken over is told to do: allocations of these sizes are orders, and the address that comes
-// back is the answer.
+// The orders for a compromised worker: allocations of these sizes are orders, and the returned address is the answer.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A worker that a client has taken over, in a real server with real confinement: it finds nothing of another session,
-// and nobody else notices it.
+// A compromised worker in a real server with real confinement: it finds no data of another session, and affects no
+// other session.
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -38,8 +38,8 @@ struct Allocated {
   uint64_t address = 0;
 };
 
-// Two tenants: strangers on this machine, of whom one is hostile, and this user, by a Unix socket, who has something to
-// lose.
+// Two tenants: unauthenticated users of this machine, of whom one is hostile, and this user, by a Unix socket, who is
+// the victim.
 struct Fixture {
   TemporaryDirectory folder;
   fs::path cache = folder.path() / "cache", socket = folder.path() / "socket";
@@ -56,7 +56,7 @@ struct Fixture {
     std::string owner = "tenant neighbour";
     fs::path own = cache / "tenants" / ("t-" + server::hex(server::sha256(std::as_bytes(std::span(owner)))));
     image_file = own / server::hex(server::sha256(image));
-    // What the hostile worker knows of others, however it came by that.
+    // The hostile worker's knowledge of others, from whatever source.
     std::string targets;
     for (const fs::path& path : {image_file, own, cache, cache / "tenants", cache / "compiled",
                                  folder.path() / "server.toml", socket, folder.path(), fs::path("/etc/shadow")})
@@ -110,7 +110,7 @@ struct Fixture {
     REQUIRE(client.ping() == 0);
     REQUIRE(fs::exists(image_file));
   }
-  // Everything that the neighbour does goes on as if there were nobody else.
+  // The neighbour's work continues undisturbed.
   void check_undisturbed(WireClient& neighbour) {
     CHECK(neighbour.ping() == 0);
     Allocated allocated = allocate(neighbour, neighbour.retain_primary(), 16 * kMiB);
@@ -178,7 +178,7 @@ TEST_CASE_FIXTURE(Fixture, "a worker that was taken over forges no line of the s
   begin_neighbour(neighbour);
   REQUIRE(hostile.open_session(server->port()));
   const std::string before = server->log();
-  // At least the pipe that leads to the log took it.
+  // At least the pipe to the log accepted it.
   CHECK(order(hostile, Order::forge_the_log) > 1);
   CHECK(server->log_gets("its process wrote: " + std::string(kForgedLine).substr(1, 20)));
   const std::string after = server->log();
@@ -192,7 +192,7 @@ TEST_CASE_FIXTURE(Fixture, "a worker that starts threads without end is ended, a
   WireClient neighbour, hostile;
   begin_neighbour(neighbour);
   REQUIRE(hostile.open_session(server->port()));
-  // Where the machine itself gives fewer there is nothing to be ended for.
+  // If the machine itself allows fewer, the worker stays below the limit and is not ended.
   const uint64_t started = order(hostile, Order::start_threads);
   CHECK((started < server::kWorkerThreadsMax || hostile.closed_by_server()));
   check_undisturbed(neighbour);
@@ -205,15 +205,15 @@ TEST_CASE_FIXTURE(Fixture,
   {
     WireClient hostile;
     REQUIRE(hostile.open_session(server->port()));
-    // 1, the tenant's page and the session's; or the broker has seen what no worker writes, and ended it before it
-    // could answer.
+    // 1, the tenant's page and the session's; or the broker has detected an impossible value and ended the worker
+    // before its answer.
     uint64_t found = order(hostile, Order::scribble);
     CAPTURE(found);
     CHECK((found == 3 || hostile.closed_by_server()));
     check_undisturbed(neighbour);
   }
   check_undisturbed(neighbour);
-  // With its worker the nonsense is gone, for its own tenant too.
+  // After the worker's end the invalid data are gone, for its own tenant too.
   WireClient again;
   CHECK(eventually([&] {
     WireClient fresh;

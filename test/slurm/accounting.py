@@ -22,7 +22,7 @@ def answers(port):
 
 
 class Accounting:
-    """What a Cluster is given. Ends the test as left out, with the reason, where it cannot be had."""
+    """Returns the accounting for a Cluster. Skips the test, with the reason, if it is not available."""
 
     def __init__(self, build):
         self.database = debian_tools.tool(build, "mariadbd", DATABASE_PACKAGES)
@@ -61,7 +61,7 @@ PluginDir={own}:{SLURM_PLUGINS}
     def start(self, cluster):
         """Before slurmctld, which is registered here, and when munged is there."""
         os.mkdir(cluster.path("database"))
-        # Only this machine reaches it, and it holds nothing but the jobs of the test.
+        # Only this machine can connect to it, and it contains only the jobs of the test.
         cluster.start_daemon(
             self.database.program, "--no-defaults", f"--datadir={cluster.path('database')}", "--skip-grant-tables",
             "--bind-address=127.0.0.1", f"--port={self.database_port}", f"--socket={cluster.path('run', 'database')}",
@@ -79,7 +79,7 @@ PluginDir={own}:{SLURM_PLUGINS}
 
 
 def allocated(cluster, job):
-    """What sacct says that a job had, as a set of NAME=NUMBER; and its state."""
+    """Returns sacct's resources of a job, as a set of NAME=NUMBER, and the job's state."""
     said = subprocess.run(
         ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job}", "--format=AllocTRES,State"],
         capture_output=True, text=True, timeout=120, env=cluster.environment, check=False).stdout.strip()

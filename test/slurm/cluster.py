@@ -22,14 +22,14 @@ SLURM_PLUGINS = "/usr/lib/x86_64-linux-gnu/slurm-wlm"
 
 
 def missing():
-    """What of Slurm is not installed here."""
+    """Returns the missing parts of Slurm."""
     return [name for name in PROGRAMS if not shutil.which(name, path=PATH)] or (
         [] if os.path.isdir(SLURM_PLUGINS) else [SLURM_PLUGINS]
     )
 
 
 def wait_until(condition, what, limit_seconds=LIMIT_SECONDS):
-    """Looks at a state until it is there. The limit only ends a test that would hang."""
+    """Polls a state until it is reached. The limit only ends a hanging test."""
     end = time.monotonic() + limit_seconds
     while True:
         value = condition()
@@ -77,7 +77,8 @@ class Cluster:
             self.write(f"gpuwire{i or ''}.conf", text.replace(self.job_folders[0] + "\n", folder + "\n"))
 
     def _hook(self, name, node=0):
-        """The adapter's script, told where this cluster's files are: Slurm gives its hooks nearly no environment."""
+        """Writes a wrapper of the adapter's script with the paths of this cluster's files: Slurm gives its hooks nearly
+        no environment."""
         path, site = self.path(f"{name}{node or ''}.sh"), self.path(f"gpuwire{node or ''}.conf")
         with open(path, "w", encoding="utf-8") as file:
             file.write(
@@ -221,7 +222,7 @@ PartitionName=quick Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=YES:8
         slurmd.wait(LIMIT_SECONDS)
 
     def logs(self):
-        """The ends of all logs, for a test that failed."""
+        """Returns the ends of all logs, for a failed test."""
         text = ""
         for name in sorted(os.listdir(self.path("log"))):
             with open(self.path("log", name), encoding="utf-8", errors="replace") as file:
@@ -283,7 +284,7 @@ PartitionName=quick Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=YES:8
         return self.run("scontrol", "--oneliner", "show", "job", str(job)).stdout
 
     def state(self, job):
-        """One word, and the reason why it waits."""
+        """Returns the job's state in one word, and the reason of its wait."""
         return self.run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T %r").stdout.strip()
 
     def wait_for(self, job, *states):

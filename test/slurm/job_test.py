@@ -1,4 +1,5 @@
-"""Prolog and epilog without a Slurm: which server a job gets, what its folder holds, what a site's file may say."""
+"""Tests prolog and epilog without Slurm: the choice of a job's server, the content of its folder, the site's
+configuration."""
 
 import os
 import shutil
@@ -85,7 +86,7 @@ class Files(unittest.TestCase):
         return Site(self.path("slurm.conf", text))
 
     def squeue(self, *lines):
-        """A squeue that says these lines, first in PATH."""
+        """Puts a squeue that prints these lines first in PATH."""
         self.path("squeue", "#!/bin/sh\ncat <<'end'\n" + "".join(line + "\n" for line in lines) + "end\n", 0o755)
         before = os.environ["PATH"]
         os.environ["PATH"] = self.folder + ":" + before

@@ -16,7 +16,7 @@ from accounting import Accounting, allocated  # noqa: E402
 from cluster import LIMIT_SECONDS, Cluster, missing, wait_until  # noqa: E402
 from gpuwire_server import Server  # noqa: E402
 
-# Slurm's files and the scripts of jobs take words apart at spaces, which the path of the build tree may have.
+# Slurm's files and the scripts of jobs split words at spaces, which the path of the build tree may contain.
 LINKS = tempfile.TemporaryDirectory(prefix="gpuwire-slurm-build-", dir="/tmp")
 BUILD = os.path.join(LINKS.name, "build")
 os.chmod(LINKS.name, 0o755)
@@ -30,7 +30,7 @@ USER, OTHER_USER = "nobody", "daemon"
 
 
 def why_not():
-    """Why these tests cannot run here; None: they can."""
+    """Returns why these tests cannot run on this machine; None: they can."""
     if missing():
         return f"{', '.join(missing())} missing: apt-get install slurmctld slurmd slurm-client munge libslurm-dev"
     if os.geteuid() != 0:
@@ -87,7 +87,7 @@ class SlurmCase(unittest.TestCase):
         ).__enter__()
         cls.addClassCleanup(cls.server.stop)
         port = cls.server.address.rsplit(":", 1)[1]
-        # As SSH with a forced command is at a site, without the network.
+        # Acts like SSH with a forced command at a site, without the network.
         cls.command = cls.cluster.path("on-the-server")
         cls.cluster.write(
             "on-the-server",
@@ -317,7 +317,7 @@ class Jobs(SlurmCase):
 
 @unittest.skipIf(REASON, REASON or "")
 class Credentials(SlurmCase):
-    """The token that a job has, and nobody else, and not for longer."""
+    """Only the job has its token, and only while it runs."""
 
     def token_file(self, job):
         return self.cluster.path("jobs", str(job), "token")
@@ -449,7 +449,7 @@ class Credentials(SlurmCase):
 
 @unittest.skipIf(REASON, REASON or "")
 class Counting(SlurmCase):
-    """gpuwire-slurm-sync: licences from what the servers have; what dead nodes have left."""
+    """gpuwire-slurm-sync: licences from the servers' GPUs; the remains of dead nodes."""
 
     def sync(self, *words):
         ran = self.cluster.run(
@@ -580,7 +580,7 @@ class DeadNode(SlurmCase):
     """A node whose slurmd is gone."""
 
     def steps_of(self, job):
-        """Processes that look after the job on its node, whether or not slurmd lives."""
+        """Processes that supervise the job on its node, whether or not slurmd runs."""
         found = []
         for entry in filter(str.isdigit, os.listdir("/proc")):
             try:

@@ -15,7 +15,7 @@ MARK = "GPUWIRE_STARVED"
 
 @contextlib.contextmanager
 def load(processes):
-    """So many processes compute for as long as this lasts."""
+    """Runs this many computing processes inside of the context."""
     running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
     try:
         yield
@@ -50,7 +50,7 @@ def _put(threads, policy):
 
 
 def _starve(rng, mark, longest, over):
-    """Until `over` is set: a third of the threads for a random time, mostly a short one, then nobody for a while."""
+    """Until `over` is set, starves a third of the threads for a random, mostly short time, then none for a while."""
     while not over.is_set():
         threads = _threads_of(mark)
         chosen = rng.sample(threads, (len(threads) + 2) // 3)
@@ -76,7 +76,7 @@ def starvation(seed, longest_seconds):
 
 @contextlib.contextmanager
 def quiet():
-    """In the place of starvation(): nobody is starved."""
+    """Replaces starvation() and starves no thread."""
     yield {}
 
 
@@ -93,7 +93,7 @@ class Rounds:
         self.failed = self.skipped = 0
 
     def _one(self, number):
-        """(exit status, nothing or what is to be said of a failed run)."""
+        """Returns (exit status, nothing or the report of a failed run)."""
         try:
             ran = subprocess.run(self.command, env=self.environment, cwd=self.folder, stdin=subprocess.DEVNULL,
                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=self.limit_seconds,
@@ -109,7 +109,7 @@ class Rounds:
         return status, f"run {number}: {how}: {path}"
 
     def run(self, count, together):
-        """How many of them failed. Prints each that does, and after every tenth how many have been done."""
+        """Returns the number of failed runs. Prints each failed run, and the count after every tenth run."""
         begun = time.monotonic()
         with concurrent.futures.ThreadPoolExecutor(together) as pool:
             runs = [pool.submit(self._one, number) for number in range(count)]

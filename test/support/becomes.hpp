@@ -9,7 +9,7 @@ namespace gpuwire::test {
 // No test judges by time: this only ends one that hangs.
 inline constexpr std::chrono::seconds kTimeout{120};
 
-// True as soon as `condition` holds; false when kTimeout has passed without.
+// Returns true as soon as `condition` is true; false after kTimeout.
 template <class Condition>
 bool becomes(Condition condition) {
   auto until = std::chrono::steady_clock::now() + kTimeout;

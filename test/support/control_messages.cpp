@@ -1,6 +1,5 @@
-// Writes messages of clients, and replies, for tests in Python: a line for each, which names the message and gives
-// its fields, is answered by a line with the message in hexadecimal. NAME [FIELD=VALUE]..., where bytes are
-// hexadecimal.
+// Writes messages of clients, and replies, for tests in Python. An input line names a message and its fields; the
+// output line is the message in hexadecimal. NAME [FIELD=VALUE]..., where bytes are hexadecimal.
 #include <algorithm>
 #include <cstdint>
 #include <iostream>
@@ -53,7 +52,7 @@ capnp::Data::Reader data(const Bytes& bytes) { return {bytes.data(), bytes.size(
 bool write(const std::string& name, const Fields& fields, capnp::MessageBuilder& message) {
   if (name == "login") {
     auto login = message.initRoot<schema::Login>();
-    // Any bytes: what a text may not be is for the server to find.
+    // Accepts any bytes, because the server has to detect invalid texts.
     const Bytes token = fields.bytes("token"), resume = fields.bytes("resume");
     if (!token.empty()) std::copy(token.begin(), token.end(), login.initToken(unsigned(token.size())).begin());
     if (!resume.empty()) login.setResume(data(resume));

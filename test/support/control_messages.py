@@ -1,4 +1,4 @@
-"""Messages of clients, and replies, as the protocol's own schema writes them (control_messages.cpp)."""
+"""Makes messages of clients, and replies, with the protocol's own schema (control_messages.cpp)."""
 
 import atexit
 import os
@@ -10,7 +10,7 @@ BUILD = os.path.abspath(os.environ.get("GPUWIRE_BUILD", os.path.join(HERE, "..",
 
 
 class _Writer:
-    """One process for all messages, started with the first of them."""
+    """One process makes all messages. It starts with the first message."""
 
     def __init__(self):
         self._lock, self._process = threading.Lock(), None
@@ -35,7 +35,7 @@ _writer = _Writer()
 
 
 def login(token=b"", resume=b""):
-    """Login: a token, which may be any bytes, and the identity of the session that the connection is to carry on."""
+    """Login: a token, which may be any bytes, and the identity of the session that the connection resumes."""
     return _writer.write("login", token=token, resume=resume)
 
 
@@ -62,10 +62,10 @@ def management_reply(status, values):
 
 
 def rdma_end(version, address, token):
-    """Rdma: how the client is reached, as it claims."""
+    """Rdma: the address that the client claims."""
     return _writer.write("rdma_end", version=version, address=address, token=token)
 
 
 def rdma_use():
-    """Rdma: that both have greeted each other."""
+    """Rdma: both sides have sent their greetings."""
     return _writer.write("rdma_use")

@@ -1,6 +1,6 @@
-// What the CUDA programs of the tests share: checks that end the program, a seeded generator, device arrays,
-// comparisons that name their tolerance. `close` prints "NAME: right, within TOLERANCE"; `checksum` prints "CHECKSUM
-// NAME HEX", which the runner compares between native and remote.
+// Common code of the tests' CUDA programs: checks that end the program, a seeded generator, device arrays, comparisons
+// with a named tolerance. `close` prints "NAME: right, within TOLERANCE"; `checksum` prints "CHECKSUM NAME HEX", which
+// the runner compares between native and remote.
 #pragma once
 
 #include <cmath>
@@ -73,7 +73,7 @@ class Device {
   size_t count_;
 };
 
-// Norm of the difference over the norm of what is expected.
+// Returns the norm of the difference relative to the norm of the expected values.
 template <typename Got, typename Expected>
 void close(const char* name, const Got& got, const Expected& expected, double tolerance) {
   double difference = 0, norm = 0;

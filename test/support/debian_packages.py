@@ -1,20 +1,20 @@
-"""Unpacks Debian's packages into a folder of their own. Nothing is installed: apt and dpkg work on private folders."""
+"""Unpacks Debian's packages into a private folder. Nothing is installed: apt and dpkg work on private folders."""
 
 import glob
 import os
 import subprocess
 
-FETCH_LIMIT_SECONDS = 1200  # which only ends a fetch that hangs
+FETCH_LIMIT_SECONDS = 1200 # which only ends a hanging fetch
 MERGED_FOLDERS = ("bin", "sbin", "lib", "lib64")  # links into /usr, as every Debian from 12 on has them
 
 
 class Unavailable(Exception):
-    """The packages cannot be had here; the text says why."""
+    """Raised if the packages are not available on this machine; the text has the reason."""
 
 
 def command(words, cwd=None):
-    """Runs apt or dpkg; Unavailable, with the first error that it told, if that fails."""
-    # A test inside a sanitizer preloads its runtime, with which gpgv waits for itself.
+    """Runs apt or dpkg; raises Unavailable, with its first error, if that fails."""
+    # A test inside a sanitizer preloads its runtime, with which gpgv deadlocks.
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     try:
         return subprocess.run(words, cwd=cwd, check=True, capture_output=True, text=True, env=environment,
@@ -27,7 +27,7 @@ def command(words, cwd=None):
 
 
 def system_mirror():
-    """Where this system's own packages come from."""
+    """Returns the sources of this system's own packages."""
     told = command(["apt-get", "indextargets", "--format", "$(ORIGIN) $(REPO_URI)", "Created-By: Packages"])
     for line in told.splitlines():
         origin, _, uri = line.partition(" ")
@@ -37,13 +37,14 @@ def system_mirror():
 
 
 def extract(archive, root, wanted=()):
-    """What a package would install below /, or of it what fits the patterns."""
+    """Unpacks the files that a package would install below /, or those that match the patterns."""
     unpacked = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", archive], stdout=subprocess.PIPE)
     tar = subprocess.run(
         ["tar", "-x", "--keep-directory-symlink", "-C", root, *(["--wildcards", *wanted] if wanted else [])],
         stdin=unpacked.stdout, capture_output=True, text=True, check=False)
     unpacked.stdout.close()
-    # tar says "not found in archive" of a pattern without a match, which a package of another version may be.
+    # tar reports "not found in archive" for a pattern without a match, which is normal for a package of another
+    # version.
     if unpacked.wait() != 0 or (tar.returncode != 0 and not wanted):
         raise Unavailable(f"{os.path.basename(archive)} could not be unpacked: {tar.stderr.strip()}")
 
@@ -74,7 +75,7 @@ def unpack(folder, suite, components, packages, mirror=None, wanted_of=lambda pa
         f"-oDir::State::Lists={folder}/lists", f"-oDir::Cache={folder}/cache", "-oDir::State::status=/dev/null",
         "-oAPT::Sandbox::User=", "-oAcquire::Retries=0", "-oAcquire::Languages=none"
     ]
-    # A mirror that is not reached would be a warning, and each package unknown.
+    # An unreachable mirror would only cause a warning, and each package would be unknown.
     command(apt + ["update", "-oAPT::Update::Error-Mode=any"])
     command(apt + ["download", *packages], cwd=archives)
     for archive in sorted(glob.glob(os.path.join(archives, "*.deb"))):

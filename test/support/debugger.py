@@ -1,4 +1,4 @@
-"""Traces a program as a debugger does, under a debugger's name, and lets it go on whatever stops it.
+"""Traces a program as a debugger does, under a debugger's name, and continues it after every stop.
 
 usage: debugger.py NAME COMMAND [ARGUMENT...]     its exit status is the program's
 """

@@ -32,7 +32,7 @@ struct SentFrame {
   std::vector<uint64_t> words;
   std::vector<std::byte> bulk;
 
-  // The message that was sent, read as Params.
+  // Returns the sent message, read as Params.
   template <class Params, class Visit>
   void read(Visit&& visit) const {
     kj::ArrayPtr<const capnp::word> segment(reinterpret_cast<const capnp::word*>(words.data()), words.size());
@@ -49,10 +49,10 @@ class FakeSession final : public client::Session, public client::Road {
   // Writes the reply of a called frame; without one for its ordinal, a reply of zeros: success.
   using Answer = std::function<void(capnp::MessageBuilder& reply)>;
   void answer(uint32_t ordinal, Answer answer) { answers_[ordinal] = std::move(answer); }
-  // The same for answers that depend on the question or come with bulk.
+  // The same for answers that depend on the call or have bulk.
   using Serve = std::function<void(const SentFrame& frame, capnp::MessageBuilder& reply, const client::BulkSink& sink)>;
   void serve(uint32_t ordinal, Serve serve) { servers_[ordinal] = std::move(serve); }
-  // Puts bytes where a reply's bulk goes.
+  // Writes bytes to the destination of a reply's bulk.
   static void fill(const client::BulkSink& sink, std::span<const std::byte> bytes) {
     if (sink.scatter) {
       (*sink.scatter)(0, bytes);
@@ -62,7 +62,7 @@ class FakeSession final : public client::Session, public client::Road {
   }
   // Called before a frame is begun, by the thread that sends it.
   void before_frames(std::function<void(uint32_t ordinal)> poll) { before_frames_ = std::move(poll); }
-  // Largest number of called frames that were sent and not waited for.
+  // The largest number of called frames that were sent and not waited for yet.
   size_t in_flight_max() const { return in_flight_max_; }
   void answer_with(uint32_t ordinal, CUresult result) {
     answer(ordinal, [result](capnp::MessageBuilder& reply) { reply.initRoot<schema::Result>().setResult(result); });
@@ -72,7 +72,7 @@ class FakeSession final : public client::Session, public client::Road {
     std::lock_guard lock(frames_mutex_);
     return frames_;
   }
-  // How many frames of this ordinal were sent.
+  // Returns the number of sent frames of this ordinal.
   size_t count(uint32_t ordinal) const {
     size_t found = 0;
     for (const SentFrame& frame : frames()) found += frame.ordinal == ordinal;
@@ -83,7 +83,7 @@ class FakeSession final : public client::Session, public client::Road {
   void end_with(CUresult result) { state_ = result; }
   bool closed() const { return closed_; }
 
-  // What carries the session; only shared memory carries descriptors, as long as `gives`.
+  // The session's transport; only shared memory carries descriptors, while `gives` is true.
   const char* road = "stream";
   bool gives = true;
   std::vector<std::pair<uint64_t, int>> given;  // a copy of each, which is the test's
@@ -151,14 +151,14 @@ class FakeSession final : public client::Session, public client::Road {
     return CUDA_SUCCESS;
   }
   void expect_reply(Slot&, const client::BulkSink&) noexcept override {}
-  // What a thread finds when it has sent what was buffered.
+  // The result for a thread that has sent the buffered frames.
   std::function<void()> on_flush;
   void flush() noexcept override {
     ++flushes;
     if (on_flush) on_flush();
   }
   std::atomic<size_t> flushes{0};
-  // What a thread finds that looks for what has come unasked.
+  // The result for a thread that polls for notices.
   std::function<void()> on_poll;
   void poll() noexcept override {
     if (on_poll) on_poll();
@@ -176,13 +176,13 @@ class FakeSession final : public client::Session, public client::Road {
  private:
   client::ServerFacts facts_;
   client::SessionStats stats_;
-  std::atomic<CUresult> state_ = CUDA_SUCCESS;  // ended by a test beside threads that send
+  std::atomic<CUresult> state_ = CUDA_SUCCESS;  // ended by a test while threads send
   bool closed_ = false;
   client::CachedBulk kept_;
   std::map<uint32_t, Answer> answers_;
   std::map<uint32_t, Serve> servers_;
   std::function<void(uint32_t)> before_frames_;
-  std::atomic<size_t> in_flight_{0}, in_flight_max_{0};  // the maximum is right for tests of one thread
+  std::atomic<size_t> in_flight_{0}, in_flight_max_{0};  // the maximum is exact for tests with one thread
   std::mutex building_;
   SentFrame current_{};
   std::atomic<uint64_t> sequence_{0};

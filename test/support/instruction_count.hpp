@@ -1,4 +1,4 @@
-// How many instructions a call executes: a count that does not depend on how busy the machine is.
+// Counts the instructions that a call executes, independently of the machine's load.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace gpuwire::test {
 
-// Sanitizers add instructions of their own, and hold signals back.
+// Sanitizers add instructions, and delay signals.
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 inline constexpr bool kCountsInstructions = true;
 #else
@@ -23,8 +23,8 @@ inline void step(int) { steps = steps + 1; }
 
 }  // namespace instruction_count
 
-// The fewest instructions that one of three calls executes on this thread, each followed by `between`: allocators and
-// growing vectors make single calls dearer. The processor stops behind each instruction, so a call should be short.
+// Returns the smallest number of instructions of three calls on this thread, each followed by `between`: allocators and
+// growing vectors make single calls longer. The processor stops after each instruction, so a call should be short.
 template <class Call, class Between>
 std::size_t count_instructions(Call&& call, Between&& between) {
   std::size_t fewest = SIZE_MAX;

@@ -1,4 +1,5 @@
-"""Ports of loopback for daemons that cannot be told "any": Slurm's read theirs from a file before they start.
+"""Provides loopback ports for daemons that need a fixed port: Slurm's daemons read theirs from a file before they
+start.
 
 A port that the kernel picks for `bind(0)` is of the range from which it also picks those of outgoing connections, so
 that it may be taken again before the daemon binds it. These ports are outside that range, and a lock keeps other tests
@@ -23,7 +24,7 @@ def outgoing_range():
 
 
 def candidates(outgoing):
-    """All ports that no outgoing connection is given; where that would be none, all."""
+    """Returns all ports that no outgoing connection gets; if that would be none, all ports."""
     ports = range(FIRST, LAST + 1)
     return [port for port in ports if not outgoing[0] <= port <= outgoing[1]] or list(ports)
 

@@ -1,4 +1,4 @@
-"""What loopback_ports.py promises to the tests that use it."""
+"""Tests the guarantees of loopback_ports.py."""
 
 import os
 import socket

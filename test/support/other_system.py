@@ -1,4 +1,4 @@
-"""Runs commands in the root of another Debian, which is unpacked for the test."""
+"""Runs commands in the root of another Debian release, which is unpacked for the test."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import subprocess
 import debian_packages
 
 RUN_LIMIT_SECONDS = 300  # which only ends a hang
-# Mounts are seen by the command alone, and end with it.
+# Only the command sees the mounts, which end with it.
 IN_ROOT = """
 set -eu
 root=$1 build=$2 shared=$3

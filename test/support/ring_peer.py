@@ -1,5 +1,5 @@
-"""A raw client at the other end of shared memory (protocol/transport/shared_memory_layout.hpp): what it sends goes
-through the ring, whatever that is."""
+"""A raw client at the other end of shared memory (protocol/transport/shared_memory_layout.hpp), which sends arbitrary
+bytes through the ring."""
 
 import mmap
 import os
@@ -19,7 +19,7 @@ LIMIT_SECONDS = 300
 
 
 class RingPeer:
-    """As much of a socket as raw peers use. `link`: a connected Unix socket that has logged in."""
+    """Has the methods of a socket that raw peers use. `link`: a connected Unix socket after the login."""
 
     def __init__(self, link):
         self.link = link
@@ -74,7 +74,7 @@ class RingPeer:
         return self.index(self.to_client, WRITTEN) - self.read
 
     def recv(self, most):
-        """What the server has written; nothing: it has ended."""
+        """Returns the server's data; nothing: the server has ended."""
         end = time.monotonic() + LIMIT_SECONDS
         ended = False
         while time.monotonic() < end:

@@ -1,4 +1,4 @@
-// A directory of a test's own that goes when the test does.
+// A directory of a test, which the destructor removes.
 #pragma once
 
 #include <cstdlib>

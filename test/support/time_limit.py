@@ -11,7 +11,7 @@ import threading
 import unittest
 
 LIMIT_SECONDS = int(os.environ.get("GPUWIRE_TEST_METHOD_SECONDS", "900"))
-# What is left for cleaning up, which may hang as well.
+# The time for cleaning up, which may hang as well.
 CLEANING_SECONDS = 60
 LONG_TIMES = 8  # the long forms of the tests, which `make test-long` runs
 
@@ -20,7 +20,7 @@ def _read(path):
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
-    except OSError:  # the process has ended, or the file is not ours to read
+    except OSError: # the process has ended, or its file is not readable
         return ""
 
 

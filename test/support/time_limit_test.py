@@ -1,4 +1,4 @@
-"""What a test that hangs says, and that the tests after it still run."""
+"""Tests the output of a hanging test, and that the tests after it still run."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A raw client inside TLS: what it sends is encrypted, whatever that is, and its records may be spoilt on their way."""
+"""A raw client inside TLS: it encrypts arbitrary bytes, and a test can damage its records."""
 
 import ssl
 
@@ -6,8 +6,8 @@ PIECE_BYTES = 65536
 
 
 class TlsPeer:
-    """As much of a socket as raw peers use. `link`: a connected socket on which both prefaces have been said and TLS is
-    next. `identity`: a file with a certificate and its key. Who the server is does not matter to it."""
+    """Has the methods of a socket that raw peers use. `link`: a connected socket after both prefaces, on which TLS is
+    next. `identity`: a file with a certificate and its key. The client does not check the server."""
 
     def __init__(self, link, identity):
         self.link = link
@@ -29,30 +29,30 @@ class TlsPeer:
         self.link.sendall(self._outgoing.read())
 
     def records(self, data):
-        """The encrypted records of the next bytes; they count as sent."""
+        """Returns the encrypted records of the next bytes, which count as sent."""
         self._tls.write(data)
         return self._outgoing.read()
 
     def last_word(self):
-        """The record by which TLS says that nothing follows."""
+        """Returns TLS's closing record."""
         try:
             self._tls.unwrap()
         except ssl.SSLError:
-            pass  # the other end has not said so yet
+            pass # the other end has not sent it yet
         return self._outgoing.read()
 
     def sendall(self, data):
         self.link.sendall(self.records(data))
 
     def shutdown(self, how):
-        """Ends the connection's direction without a word in TLS."""
+        """Ends the connection's direction without a TLS alert."""
         self.link.shutdown(how)
 
     def close(self):
         self.link.close()
 
     def recv(self, most):
-        """What the server has said; nothing: it has ended the connection, not only TLS."""
+        """Returns the server's data; nothing: the server has ended the connection, and not only TLS."""
         while True:
             try:
                 data = self._tls.read(most)

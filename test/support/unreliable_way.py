@@ -12,12 +12,11 @@ LINGER_NONE = struct.pack("ii", 1, 0)  # a close that resets
 # A login and a resumption take some thousand bytes; a session has to have begun before it can be resumed.
 FIRST_BYTES = 20_000
 
-# Over a Unix socket, until there is shared memory, a connection carries a login and, when it carries a session on, the
-# proof.
+# Over a Unix socket, before shared memory, a connection carries a login and, at a resumption, the proof.
 SET_UP_BYTES = (1, 500)
-# From then on nothing but bells, each of a byte, and now and then a descriptor.
+# After that it carries only bells, each of one byte, and sometimes a descriptor.
 BELLS = (1, 40)
-# Of the connections behind the first, which has to bring a session.
+# For the connections after the first one, which has to begin a session.
 CUT_IN_SET_UP = 0.3
 
 
@@ -45,7 +44,7 @@ class _Way:
         self._listening.close()
 
     def block(self):
-        """Ends all connections, and each that comes at once."""
+        """Ends all connections, and each new one at once."""
         with self._lock:
             self._blocked, there = True, list(self._open)
         for connection in there:
@@ -124,8 +123,8 @@ class UnreliableWay(_Way):
         super().__init__(listening, "127.0.0.1:%d" % listening.getsockname()[1], cuts, seed, record_bytes)
 
     def _to_server(self, client):
-        """A connection to the server whose own end has another number than the client's: by that a server would take it
-        for the client's."""
+        """Makes a connection to the server from another port number than the client's: with the same number a server
+        would consider it the client's."""
         while True:
             server = socket.create_connection(self._server)
             if server.getsockname()[1] != client.getpeername()[1]:
@@ -182,14 +181,14 @@ class UnixWay(_Way):
 
 
 class _BytesCut:
-    """Behind so many bytes. `here`: nothing more gets through; `made`: the connection was ended for that."""
+    """Cuts after this many bytes. `here`: nothing more gets through; `made`: the connection was ended for that."""
 
     def __init__(self, left, reset):
         self.here = self.made = False
         self.reset, self._left = reset, left
 
     def admit(self, size, with_descriptor):
-        """How much of so many bytes gets through."""
+        """Returns the number of bytes that get through."""
         size = min(size, self._left)
         self._left -= size
         self.here = self._left == 0
@@ -197,7 +196,7 @@ class _BytesCut:
 
 
 class _BellsCut:
-    """The same behind so many bytes of the set-up or, where these are None, behind so many bells."""
+    """The same after this many bytes of the set-up or, if these are None, after this many bells."""
 
     reset = False
 
@@ -235,7 +234,7 @@ class _Connection:
             threading.Thread(target=self._pass_on, args=(source, target, source is client), daemon=True).start()
 
     def _admit(self, size, with_descriptor):
-        """How much of so many bytes gets through, and whether the connection is cut behind them."""
+        """Returns the number of bytes that get through, and whether the connection is cut after them."""
         with self.lock:
             if self.cut:
                 size = 0 if self.cut.here else self.cut.admit(size, with_descriptor)
@@ -277,7 +276,7 @@ class _Connection:
                 link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NONE)
 
     def end(self):
-        # Without a word to the other side if that is to be a reset; a thread that reads is woken by either.
+        # Without a shutdown for a reset; both wake a reading thread.
         reset = self.cut and self.cut.made and self.cut.reset
         for link in self.links:
             try:
