@@ -14,7 +14,7 @@ import page  # noqa: E402
 # The parts for the software device: large copies are not meaningful there, and frameworks need a GPU.
 LEFT_OUT = {name for name in goals.FIGURES
             if any(text in name for text in ("_1g_", "_4m_", "_16m_", "_step_ms", "llama_token"))}
-FAR = {"turn_us"} # over links with a delay
+FAR = {"turn_us"}  # over links with a delay
 LONG = os.environ.get("GPUWIRE_TEST_LONG", "") not in ("", "0")
 PLUG_IN = os.path.join(BUILD, "lib", "gpuwire", "libgpuwire_rdma.so")
 ROADS = ["tcp", "tls", "shm"] + (["rdma-tcp", "rdma-shm"] if os.path.exists(PLUG_IN) else [])
@@ -64,7 +64,7 @@ class Run(BenchCase):
         recorded = page.read(os.path.join(self.path("recorded"), name))
         self.assertEqual(list(recorded["page"]), ["tcp-1ms"])
         turn = recorded["page"]["tcp-1ms"]["turn_us"]
-        self.assertGreaterEqual(turn.round_trips, 0.5) # a link cannot be faster than its configured delay
+        self.assertGreaterEqual(turn.round_trips, 0.5)  # a link cannot be faster than its configured delay
         self.assertIn(f"ratios against {os.path.relpath(self.path('recorded'), ROOT)}", self.run_quick())
 
     @unittest.skipUnless(LONG, "make test-long measures every road")

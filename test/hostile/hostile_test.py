@@ -37,9 +37,9 @@ ROUND_TRIPS = 50
 VICTIMS = 8
 LOGIN_PROCESSES_KILLED = 4
 ROUNDS = 12
-END_SECONDS = 10 # then a program that should end is killed; its duration proves nothing
+END_SECONDS = 10  # then a program that should end is killed; its duration proves nothing
 HALF_LOGINS = 128  # as many as one address may have
-HALF_LOGINS_BETWEEN = 32 # fewer than displace connections of the same age
+HALF_LOGINS_BETWEEN = 32  # fewer than displace connections of the same age
 DESCRIPTORS = 1024
 HOST_MIB, MAPPED_MIB = 256, 32  # what the attacker may have of the server's own memory; what it asks for at a time
 IMAGE_MIB = 8  # of program text; a compiler takes a multiple of that while it loads
@@ -472,7 +472,7 @@ class ByRdma(OfARoad):
     def test_who_asks_for_rdma_and_never_greets_keeps_nobody_from_it(self):
         random_bytes = random.Random(SEED).randbytes
         asks = attackers.rdma_end(random_bytes(200), random_bytes(16))
-        attacks = ([asks], # waits for an answer over the fabric, and sends nothing more
+        attacks = ([asks],  # waits for an answer over the fabric, and sends nothing more
                    [asks, attackers.rdma_use()],  # has not greeted
                    [asks[:20]],  # half a word
                    [attackers.rdma_end(random_bytes(9000), random_bytes(16))])  # longer than addresses are
@@ -488,7 +488,7 @@ class ByRdma(OfARoad):
             self.assertTrue(self.has_ended(link))
 
 
-del OfARoad # no separate suite
+del OfARoad  # no separate suite
 
 
 def for_hours(hours):

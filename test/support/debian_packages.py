@@ -4,7 +4,7 @@ import glob
 import os
 import subprocess
 
-FETCH_LIMIT_SECONDS = 1200 # which only ends a hanging fetch
+FETCH_LIMIT_SECONDS = 1200  # which only ends a hanging fetch
 MERGED_FOLDERS = ("bin", "sbin", "lib", "lib64")  # links into /usr, as every Debian from 12 on has them
 
 

@@ -20,7 +20,7 @@ def _read(path):
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
-    except OSError: # the process has ended, or its file is not readable
+    except OSError:  # the process has ended, or its file is not readable
         return ""
 
 

@@ -38,7 +38,7 @@ class TlsPeer:
         try:
             self._tls.unwrap()
         except ssl.SSLError:
-            pass # the other end has not sent it yet
+            pass  # the other end has not sent it yet
         return self._outgoing.read()
 
     def sendall(self, data):
