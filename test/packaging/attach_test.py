@@ -30,7 +30,7 @@ class AttachedMachine(Installed):
         return self.machine.read("/run/fake-systemd/gpuwire-server.log")
 
     def start_alone(self, *before):
-        """The program by itself; it works until its standard input closes."""
+        """Starts the program without `gpuwire run`; it works until its standard input closes."""
         program = self.machine.start(*before, "./neighbour", user="anna")
         self.addCleanup(program.communicate)
         self.addCleanup(program.kill)
@@ -55,7 +55,7 @@ class AttachedMachine(Installed):
                       self.machine.run("gpuwire", "attach", "--server", SERVER))
         self.assert_works()
         self.assertIn("software device", self.machine.run("nvidia-smi", "-L", user="anna"))
-        # A server of the program's own comes first.
+        # A server in the program's environment takes precedence.
         other = self.start_alone("env", "GPUWIRE_SERVER=127.0.0.1:1", "GPUWIRE_CONNECT_PATIENCE=0s")
         self.assertNotEqual(other.wait(LIMIT_SECONDS), 0)
         self.assertIn("127.0.0.1:1: connection refused", other.communicate()[1])

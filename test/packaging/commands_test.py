@@ -1,4 +1,4 @@
-"""Every command says which release it is, what it is for, and what was wrong."""
+"""Tests that every command prints its release, its purpose, and its errors."""
 
 import json
 import os
@@ -78,7 +78,7 @@ class Commands(unittest.TestCase):
                 self.assertIn(words, told.replace("\n", " "), command)
 
     def test_a_machine_without_glibc_is_told_what_it_lacks(self):
-        # A command whose loader does not exist, as it is on a machine that has musl.
+        # A command whose loader does not exist, as on a machine with musl.
         with tempfile.TemporaryDirectory() as root:
             os.makedirs(os.path.join(root, "bin"))
             os.makedirs(os.path.join(root, "lib", "gpuwire", "commands"))

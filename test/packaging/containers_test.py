@@ -44,14 +44,14 @@ def steps(dockerfile):
 
 
 def sources_of(pattern):
-    """The files that COPY and ADD mean: `build` is the folder of the build, wherever that is."""
+    """Returns the files of COPY and ADD; `build` is the folder of the build, wherever that is."""
     found = glob.glob(re.sub("^build/", BUILD + "/", pattern) if pattern.startswith("build/") else source(pattern))
     assert found, pattern
     return found
 
 
 class Image:
-    """A machine after the steps of a Dockerfile, and what is started in it."""
+    """A machine after the steps of a Dockerfile, and its processes."""
 
     def __init__(self, dockerfile, machine):
         self.machine, self.environment, self.entrypoint, self.command, self.ports = machine, {}, [], [], []
@@ -76,7 +76,7 @@ class Image:
             self.machine.run("tar", "-xzf", "/tmp/added.tar.gz", "-C", target)
 
     def do_run(self, command):
-        # There is no network; what the packages need is on the machine.
+        # The machine has no network; it already contains the dependencies of the packages.
         self.machine.run("sh", "-c", command.replace("apt-get update && ", ""))
 
     def do_env(self, arguments):
@@ -203,7 +203,7 @@ class Manifests(unittest.TestCase):
                     r"kubectl (?:-n (\S+) )?create (secret generic|configmap) (\S+)((?: --from-file=\S+)+)", command):
                 made.add((created[2].split()[0], created[1] or "default", created[3]))
                 files = re.findall(r"--from-file=(\S+)", created[4])
-                if created[3] == "gpuwire-identity":  # what a server reads, and nothing that makes tenants
+                if created[3] == "gpuwire-identity":  # the files that a server reads, without those that make tenants
                     self.assertEqual(files, ["ca.pem", "server.pem", "server.key", "register.json"])
                 elif "=" not in files[0]:
                     self.assertEqual(files, ["packaging/docker/server.toml"])

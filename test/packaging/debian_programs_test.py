@@ -29,7 +29,7 @@ DEBIAN_12 = System(
     " libboost-python1.74.0 libboost-thread1.74.0 libcurand10"
     " nvtop libncursesw6 libtinfo6 ncurses-base libsystemd0 libgcrypt20 libgpg-error0 liblz4-1 libzstd1 libcap2",
     "main contrib non-free", "bookworm_programs")
-# Debian's alternatives choose these when packages are installed.
+# An installation would choose these by Debian's alternatives.
 ALTERNATIVES = "/usr/lib/x86_64-linux-gnu/blas:/usr/lib/x86_64-linux-gnu/lapack"
 ESCAPES = re.compile(rb"\x1b(\[[0-9;?]*[A-Za-z]|\([A-Z0-9]|[=>])")
 SIZE = (50, 160)
@@ -74,7 +74,7 @@ class DebianPrograms(unittest.TestCase):
         self.assertEqual(nvtop.returncode, 0)
 
     def until(self, terminal, fulfilled, shown=b""):
-        """What the terminal was written, without its control sequences, once it says so."""
+        """Returns the terminal's output without control sequences, once it contains the text."""
         deadline = time.monotonic() + RUN_LIMIT_SECONDS
         while not fulfilled(ESCAPES.sub(b"", shown)):
             self.assertLess(time.monotonic(), deadline, ESCAPES.sub(b"", shown)[-2000:])

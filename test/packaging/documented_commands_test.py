@@ -13,10 +13,10 @@ import unittest
 
 BUILD, SOURCE = os.environ["GPUWIRE_BUILD"], os.environ["GPUWIRE_SOURCE"]
 COMMANDS = os.path.join(BUILD, "lib", "gpuwire", "commands")
-# Pages all of whose blocks another test types; that test fails for a block that it does not know.
+# Pages whose blocks another test types; that test fails at an unknown block.
 TYPED = {"README.md": "guide_test.py", "docs/install.md": "guide_test.py"}
 TYPED_FOLDER = {"docs/recipes": "recipes_test.py"}
-# The first words of a command, without `sudo` and variables, with the reason why the line is not run.
+# The first words of commands that are not run, without `sudo` and variables, with the reason.
 NOT_RUN = {
     "cmake/install_packages.sh": "test/run.sh and examples/demo.sh run it; it installs Debian's packages",
     "cmake --preset release": "this build is made by it",
@@ -28,11 +28,11 @@ NOT_RUN = {
     "usermod": "test/server/broker/worker/worker_users_test.cpp reads files of subordinate users",
     "dpkg-deb -x": "packages_test.py unpacks the packages in this way",
 }
-# What stands behind "gpuwire" in the labels of the protocol and of profiles, which are no commands.
+# Words after "gpuwire" in the labels of the protocol and of profiles, which are no commands.
 LABELS = {"clocks", "lane", "resume", "token"}
-# Words before a command that say nothing of it.
+# Words before a command that do not belong to it.
 BEFORE = re.compile(r"^(?:sudo |[A-Z_]+=\S* )*")
-# What an indented line begins with that is a command, and no drawing or part of a file.
+# The first words of indented lines that are commands, and no drawing or part of a file.
 TOOLS = re.compile(r"(?:sudo|apt|cmake|ctest|curl|docker|eval|git|jq|kubectl|make|ninja|pip|python3?|ssh|systemctl) ")
 SHELL = re.compile(r"`(gpuwire(?: [^`]*)?)`")
 
@@ -86,12 +86,13 @@ def command_of(line):
 
 
 def options_of(words):
-    """The options that a command names, without those of the program that it runs."""
+    """Returns the options in a command, without those of the program that it runs."""
     return re.findall(r"(?<![\w-])--?[a-z][a-z-]*", re.split(r" -- |\|(?!\|) *(?!--)", words)[0])
 
 
 def described(command):
-    """The programs behind `gpuwire COMMAND`: the command's own, and what stands for it at a client."""
+    """Returns the descriptions of `gpuwire COMMAND`: of the server's command, and of the client's command of the same
+    name."""
     found = []
     for name in (command, "tenant-" + command):
         program = os.path.join(COMMANDS, "gpuwire-" + name)
@@ -106,13 +107,13 @@ def names_of(description):
 
 
 class Gpuwire:
-    """What the commands of the build know."""
+    """The options that the commands of the build have."""
 
     def __init__(self):
         self.known = {}
 
     def mistakes(self, words):
-        """What is wrong with a `gpuwire` command, in words; empty: nothing."""
+        """Returns the mistake in a `gpuwire` command, in words; empty: none."""
         _, *rest = words.split(" ")
         command = next((word for word in rest if not word.startswith("-")), "")
         if not command or not command.isalpha() or command.isupper() or command in LABELS | {"help"}:

@@ -16,9 +16,9 @@ DOCS = os.path.join(SOURCE, "docs")
 SOURCES = ("client_stub", "command_line", "protocol", "scheduler", "server")
 TREE = ("bench", "client_stub", "cmake", "command_line", "docs", "examples", "packaging", "protocol", "scheduler",
         "server", "test")
-# Documents that name files which are not the tree's: a user's program, the suites of other projects.
+# Documents with names of files outside of the tree: a user's program, the suites of other projects.
 NAMES_OF_OTHERS = {"README.md", "docs/compatibility.md"}
-# Words of the C library, not of ours.
+# Texts of the C library, not of gpuwire.
 FOREIGN = {"unknown host"}
 # What a user is told is found by rule: the sentences (two spaces or more) among the literals that these calls are given
 # in these folders. They are a line of the client's in a program, a refusal of a connection or login, an error of a
@@ -37,25 +37,25 @@ SAYING = {
 REFUSALS = r"|RefusalCode::\w+,\s*\"\w+\","
 # Messages that need no row, with the reason.
 UNEXPLAINED = {
-    # Inside of another line, which is explained.
+    # Parts of another message, which is explained.
     "it offers none", "no key for the session:", "out of memory", "the client spoke before it was answered",
     "(and ... others)", ": it ended with", "credential ...: ...",
     # In the server's log and audit log, of connections that are no program's: a scan, a peer that is not gpuwire.
     "... bytes of a preface within ... ms",
-    # Of whoever tries to take a session over without its keys.
+    # The answer to an attempt to take a session over without its keys.
     "the session is not this client's",
-    # A program that waits in more threads than any would, and a question whose answer has no room.
+    # A program that waits in an implausible number of threads, and a query whose answer is too long.
     "... programs wait already", "the answer is too long",
     # The two lines of --stats=why that ask for no change: docs/profiling.md.
     "change nothing: no wait is worth it", "nothing else is to be gained: no other wait took %.0f %% of the time",
-    # What a reload reports of a configuration without mistakes.
+    # Reports of a reload without mistakes.
     "tenant ... is new", "tenant ... is gone", "... has another ...",
     # The list of commands that `gpuwire` prints.
     "%-10s ...",
     # A child of a program that forked has no session, as natively; the parent's goes on.
     "the program was forked by one that uses it",
 }
-# Variables that are not the user's: between the server's own processes, and between Slurm's plugin and its scripts.
+# Internal variables: between the server's own processes, and between Slurm's plug-in and its scripts.
 OWN_VARIABLES = {
     "GPUWIRE_SOFTWARE_DEVICES", "GPUWIRE_SOFTWARE_MEMORY_BYTES", "GPUWIRE_SOFTWARE_DRIVER_VERSION",
     "GPUWIRE_SOFTWARE_SLOW", "GPUWIRE_SOFTWARE_LOADS_WAIT", "GPUWIRE_SOFTWARE_CHECKPOINTS", "GPUWIRE_MEM",
@@ -78,14 +78,14 @@ def links(text):
 
 
 def anchors(text):
-    """What a link may name behind #: the page's headings, as GitHub makes anchors of them, and its own anchors."""
+    """Returns the valid anchors of a page: its headings, as GitHub converts them, and its explicit anchors."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S), re.M)
     made = {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
     return made | set(re.findall(r'<a (?:name|id)="([^"]+)">', text))
 
 
 def files():
-    """Every file of the tree, by its path."""
+    """Returns every file of the tree, by its path."""
     for folder, folders, names in os.walk(SOURCE):
         folders[:] = [name for name in folders if name not in ("build", "__pycache__") and not name.startswith(".")]
         yield from (os.path.relpath(os.path.join(folder, name), SOURCE) for name in names)
@@ -96,7 +96,7 @@ def documents():
 
 
 def paths_in(text):
-    """The words in backticks that name files of the tree from its top."""
+    """Returns the words in backticks that are paths from the top of the tree."""
     for word in re.findall(r"`([\w.][\w./*<>{},-]*)`", text):
         if word.split("/")[0] in TREE and "/" in word:
             yield word
@@ -109,7 +109,7 @@ def is_there(path):
 
 
 def all_literals():
-    """Every string of the sources, with pieces that the compiler joins as one."""
+    """Returns all strings of the sources; adjacent literals are joined, as by the compiler."""
     found = []
     for top in SOURCES:
         for folder, _, names in os.walk(os.path.join(SOURCE, top)):
@@ -134,12 +134,12 @@ def literals(text):
 
 
 def with_dots(text):
-    """A format's holes are where the message's dots are."""
+    """Replaces the placeholders of a format by the dots of a message."""
     return re.sub(r"\{[^{}]*\}|%[a-z0-9.*]*[sdu]", "...", text)
 
 
 def said(text, calls=LINES):
-    """The sentences among the arguments of the calls that say something."""
+    """Returns the sentences in the arguments of calls that print messages."""
     text = re.sub(r'"\s*\n\s*"', "", re.sub(r"//[^\n]*", "", text))
     for found in re.finditer(rf"\b(?:{calls})\(" + REFUSALS, text):
         depth, end, quoted = 1, found.end(), False
@@ -162,7 +162,7 @@ def parts_of(message):
 
 
 def is_explained(sentence, messages):
-    """A sentence may be a part of a message, as when a name stands between two of them."""
+    """A sentence may be a part of a message, for example if a name separates two parts."""
     if sentence.strip() in UNEXPLAINED:
         return True
     return any(
@@ -171,7 +171,7 @@ def is_explained(sentence, messages):
 
 
 def explained(text):
-    """The messages in the first column of the tables."""
+    """Returns the messages in the first column of the tables."""
     for line in text.splitlines():
         if line.startswith("| `"):
             cell = re.split(r"(?<!\\)\|", line)[1]
@@ -257,7 +257,7 @@ class Documents(unittest.TestCase):
         self.assertEqual(missing, [])
 
     def test_every_message_that_a_user_is_told_is_explained(self):
-        # Words that stand alone would be found in anything.
+        # Single words would be found in any text.
         messages = [
             message for message in explained(read("docs", "troubleshooting.md"))
             if sum(map(len, parts_of(message))) >= 9

@@ -1,5 +1,5 @@
-"""What is installed needs no glibc newer than the one that is promised, and no library that is neither glibc's nor
-installed with it."""
+"""Tests that installed files need no newer glibc than documented, and only libraries of glibc or of the
+installation."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ class Glibc(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(prefix="gpuwire-glibc-")
         cls.addClassCleanup(folder.cleanup)
         cls.installed = folder.name
-        # Slurm's plugins are of the Slurm, and so of the system, that they are built for.
+        # Slurm's plug-ins depend on the version of Slurm, and so on the system, of the build.
         for component in ("client", "server"):
             subprocess.run(["cmake", "--install", BUILD, "--prefix", folder.name, "--component", component], check=True,
                            capture_output=True, timeout=LIMIT_SECONDS)

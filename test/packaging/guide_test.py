@@ -15,16 +15,17 @@ from machine import Machine, why_not  # noqa: E402
 
 PROGRAM = os.path.join(BUILD, "test_programs", "neighbour")
 LIMIT_SECONDS = 300
-# Not loopback: as from another machine.
+# An address other than loopback, as from another machine.
 ADDRESS = "192.0.2.1"
 # Headings whose commands are not typed, with the reason.
 NOT_TYPED = {"Python": "pip needs a network; test/gpu/run frameworks runs PyTorch natively and through gpuwire"}
-# The only words that are not typed as they stand: the documents' sizes are of a large card, and there is none here.
+# The only change of the typed commands: the documents use the memory sizes of a large card, which the test machine
+# lacks.
 CARD = "--device software --software-memory 80GiB"
 
 
 class Guide:
-    """The blocks of a document, each with the heading that it stands below."""
+    """The blocks of a document, each with its heading."""
 
     def __init__(self, *path):
         with open(os.path.join(SOURCE, *path), encoding="utf-8") as file:
@@ -82,7 +83,7 @@ class Lab(unittest.TestCase):
         return running, said
 
     def carry(self, server, names, machine, user):
-        """By a way that nobody else reads."""
+        """Passes the files on in a way that nobody else can read."""
         for name in names:
             machine.write(f"/home/{user}/{name}", server.run("sudo", "cat", name, user="admin"))
             machine.run("chown", user, f"/home/{user}/{name}")
@@ -92,7 +93,7 @@ class Lab(unittest.TestCase):
         self.assertEqual((program.returncode, out.splitlines()[-1:]), (0, ["PASSED"]), out + err)
 
     def next_block(self, heading):
-        """The commands of the next block; they stand below this heading."""
+        """Returns the commands of the next block, which has this heading."""
         self.assertTrue(self.left, f"no block of commands is left; one below \"{heading}\" was expected")
         below, lines = self.left.pop(0)
         self.assertEqual(below, heading)
@@ -165,14 +166,14 @@ class Guides(Lab):
         self.assert_passes(program)
 
     def made_from_the_sources(self, machine):
-        # What they do runs elsewhere: the packages that are installed here, the suite that this test belongs to.
+        # Other tests run these commands: the packages are installed here, and this test belongs to the suite.
         for line in self.next_block("From the sources"):
-            # A make that another one started (`make test`) says which folder it enters.
+            # A make that was started by another one (`make test`) prints the folder that it enters.
             make = subprocess.run(["make", "-n", "--no-print-directory", *line.split("#")[0].split()[1:]], cwd=SOURCE,
                                   capture_output=True, text=True, timeout=LIMIT_SECONDS, check=True,
                                   env={name: value for name, value in os.environ.items() if name != "MAKEFLAGS"})
             self.assertTrue(os.access(os.path.join(SOURCE, make.stdout.strip()), os.X_OK), line)
-        # Typed on this machine, where the build is; the port is the other one's.
+        # Typed on this machine, which has the build; the port belongs to the other machine.
         with tempfile.TemporaryDirectory(prefix="gpuwire-guide-") as folder:
             os.symlink(BUILD, os.path.join(folder, "build"))
             os.symlink(PROGRAM, os.path.join(folder, "my_cuda_program"))
@@ -221,7 +222,7 @@ class Guides(Lab):
                                      capture_output=True, text=True, timeout=LIMIT_SECONDS, check=True)
             self.assertEqual(ran.stdout, f"gpuwire {VERSION}\n")
 
-        # containers_test.py does what the file says.
+        # containers_test.py executes the steps of the file.
         for line in self.next_block("Containers"):
             for file in re.findall(r"-f (\S+)", line):
                 self.assertTrue(os.path.exists(os.path.join(SOURCE, file)), file)

@@ -15,13 +15,13 @@ from installed import BUILD, PACKAGES, VERSION, Installed, package  # noqa: E402
 from machine import LIMIT_SECONDS, Machine, why_not  # noqa: E402
 
 NEXT = VERSION + "+1"
-# What package managers and account tools keep for themselves, and what is a user's own.
+# Files of package managers and account tools, and a user's own files.
 FOREIGN = re.compile(r"/var/(lib/(dpkg|apt|systemd)|log/(apt|dpkg\.log)|cache/(apt|man|debconf|ldconfig))(/|$)"
                      r"|/home/anna/|/etc/(passwd|group|shadow|gshadow|subuid|subgid)-$|/etc/\.pwd\.lock$")
 
 
 def with_next_version(folder, name):
-    """The same package, of a later release."""
+    """Makes the same package with a later release."""
     tree = os.path.join(folder, name)
     subprocess.run(["dpkg-deb", "-R", os.path.join(BUILD, "packages", package(name)), tree], check=True,
                    timeout=LIMIT_SECONDS)
@@ -90,7 +90,7 @@ class LifeCycle(Installed):
         log = re.match(r"(/\S+) \{", rules)[1]
         script = re.search(r"postrotate\n(.*?)endscript", rules, re.S)[1]
 
-        # As logrotate does it (nocreate): another name for the file, then the script.
+        # Rotates like logrotate (nocreate): renames the file, then runs the script.
         self.machine.run("mv", log, log + ".1")
         said = self.machine.try_run("sh", "-c", script.replace("2>/dev/null || true", ""))
         self.assertEqual((said.returncode, said.stderr), (0, ""))

@@ -1,4 +1,5 @@
-"""Man pages and completions say what the commands' help says, and the programs that read them find no fault."""
+"""Tests that man pages and completions agree with the commands' help, and that the programs that read them report no
+fault."""
 
 import glob
 import json
@@ -77,7 +78,7 @@ class Manual(unittest.TestCase):
             self.assertEqual((ran.returncode, faults), (0, []), page)
 
     def complete(self, *words):
-        """What bash offers for the last word."""
+        """Returns bash's completions of the last word."""
         script = (
             f"source {shlex.quote(completion('bash-completion', 'completions', 'gpuwire'))};"
             f" COMP_WORDS=({' '.join(map(repr, words))}); COMP_CWORD={len(words) - 1}; _gpuwire; printf '%s\\n'"
@@ -109,7 +110,7 @@ class Manual(unittest.TestCase):
                 self.assertIn(long, zsh)
 
     def fish_offers(self, *lines):
-        """What fish offers at the end of each line."""
+        """Returns fish's completions at the end of each line."""
         fish = debian_tools.tool(BUILD, "fish", "fish fish-common libpcre2-32-0")
         with tempfile.TemporaryDirectory() as home:
             script = "\n".join([
@@ -150,7 +151,7 @@ class Manual(unittest.TestCase):
 
 
 class Zsh:
-    """A zsh on a terminal, which is where it completes."""
+    """A zsh on a terminal, because it completes only there."""
 
     def __init__(self, test, zsh, home):
         self.test, self.seen = test, ""
@@ -168,7 +169,7 @@ class Zsh:
         if zsh.root != "/":
             self.say(f"module_path=({shlex.quote(zsh.path('usr', 'lib', 'x86_64-linux-gnu', 'zsh'))}/*(/))")
         self.say(f"fpath=({shlex.quote(completion('zsh', 'vendor-completions'))} {functions})")
-        # What a widget makes of the line is printed between marks: what is typed is echoed, too, but not they.
+        # A widget prints its result between marks, because the terminal also echoes the typed text, but not the marks.
         self.say("PROMPT=; unsetopt prompt_cr prompt_sp beep; autoload -Uz compinit; compinit -u -D")
         self.say("made() { zle complete-word; print -r -- $'\\n'\"<<\"${BUFFER}\">>\"; BUFFER=; }")
         self.say("zle -N made; bindkey '^I' made; print -r -- \"rea\"dy")
@@ -195,7 +196,7 @@ class Zsh:
         return found[1]
 
     def completed(self, line):
-        """The line after the Tab key."""
+        """Returns the line after the Tab key."""
         os.write(self.terminal, line.encode() + b"\t")
         return self.wait_for(r"\n<<(.*)>>")
 

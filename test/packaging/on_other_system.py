@@ -41,7 +41,7 @@ def own_libraries(paths):
 
 
 def own_openssl():
-    """A digest and the beginning of a handshake by the system's OpenSSL."""
+    """Computes a digest and begins a handshake with the system's OpenSSL."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     handshake = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="example.org")
     try:

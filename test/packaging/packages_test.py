@@ -21,7 +21,7 @@ SERVICE_USER = 4242
 
 
 def tree(folder):
-    """All files and links below, relative to it."""
+    """Returns all files and links below a folder, relative to it."""
     return sorted(
         os.path.relpath(os.path.join(path, name), folder) for path, _, names in os.walk(folder) for name in names)
 
@@ -80,7 +80,7 @@ class Packages(unittest.TestCase):
             self.unpack(package, root)
             said, files = int(self.field(package, "Installed-Size")) << 10, tree(root)
             self.assertGreaterEqual(said, size_of(root), package)
-            # Files are counted in whole KiB, and a folder is one.
+            # A file counts in whole KiB, and a folder as one KiB.
             folders = {path for path, _, _ in os.walk(root)}
             self.assertLessEqual(said, size_of(root) + (len(files) + len(folders) << 10), package)
 
@@ -105,7 +105,7 @@ class Packages(unittest.TestCase):
         if not os.path.exists(program):
             self.skipTest("the examples were not built: no nvcc")
         with Server(os.path.join(self.both, "usr"), ["--device", "software", "--module-cache", "none"]) as server:
-            # The client's package alone, as on a machine that serves nothing.
+            # Only the client's package, as on a machine without a server.
             ran = self.gpuwire(self.client, "run", "--server", server.address, "--", program)
             self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr + "".join(server.log))
             info = self.gpuwire(self.client, "info", "--quick", "--server", server.address)
@@ -128,7 +128,7 @@ class Packages(unittest.TestCase):
             open(os.path.join(administration, name), "w", encoding="ascii").close()
         if os.geteuid() != 0 or not shutil.which("dpkg"):
             self.skipTest("dpkg installs into a folder for root only")
-        # The scripts speak to the system's service manager; here only files are asked about.
+        # The scripts call the system's service manager; this test only checks files.
         dpkg = ["dpkg", f"--root={root}", "--force-depends", "--force-script-chrootless", "--log=/dev/null"]
         environment = {**os.environ, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
         client = self.packages["gpuwire-client"]
@@ -173,7 +173,7 @@ class Packages(unittest.TestCase):
         configuration = os.path.join(folder, "server.toml")
         with open(configuration, "w", encoding="utf-8") as file:
             file.write(f'[server]\naudit_log = "{state}/audit.log"\n[tls]\ndirectory = "{identity}"\n[tenants.anna]\n')
-        # In the unit's place: its user, and its variables.
+        # Replaces the unit: its user, and its variables.
         service = os.path.join(folder, "bin", "gpuwire")
         os.makedirs(os.path.dirname(service))
         with open(service, "w", encoding="utf-8") as file:
@@ -253,7 +253,7 @@ class Packages(unittest.TestCase):
                 self.assertIn(path, listed, "the table of docs/install.md lacks a folder of the unit")
 
     def test_the_shipped_configuration_is_right(self):
-        # The service has a log folder made for it; here there is none.
+        # systemd makes a log folder for the service; here there is none.
         with open(os.path.join(self.both, "etc", "gpuwire", "server.toml"), encoding="utf-8") as file:
             text = file.read().replace("/var/log/gpuwire", self.folder.name)
         copy = os.path.join(self.folder.name, "server.toml")
@@ -284,7 +284,7 @@ class Packages(unittest.TestCase):
             self.assertIn(name, names)
         plugins = sorted(name for name in names if name.endswith(".so"))
         self.assertEqual([os.path.basename(name) for name in plugins], ["job_submit_gpuwire.so", "spank_gpuwire.so"])
-        # Every file that the examples and the unit name is where they say.
+        # Every file that the examples and the unit name exists.
         for name in ("usr/share/doc/gpuwire-slurm/examples/plugstack.conf",
                      "usr/share/doc/gpuwire-slurm/examples/slurm.conf",
                      "usr/lib/systemd/system/gpuwire-slurm-sync.service"):
@@ -300,7 +300,7 @@ class Packages(unittest.TestCase):
             self.assertEqual(file.read().split(), ["/etc/gpuwire/slurm.conf"])
 
     def unpacked(self, name):
-        """The folder in which the tarball's only folder now is."""
+        """Returns the folder that contains the tarball's only folder."""
         root = os.path.join(self.folder.name, "of-" + name)
         os.makedirs(root)
         tarball = os.path.join(BUILD, "packages", name + ".tar.gz")

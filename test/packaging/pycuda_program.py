@@ -1,4 +1,4 @@
-"""PyCUDA as its users have it: contexts, arrays, streams, events, pools, page-locked memory, kernels, errors."""
+"""Uses PyCUDA like its users: contexts, arrays, streams, events, pools, page-locked memory, kernels, errors."""
 
 import numpy
 import pycuda

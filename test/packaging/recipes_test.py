@@ -28,7 +28,7 @@ HOME = "/home/anna"
 # with the socket alone: end_to_end/shared_memory_test.py.
 TESTED_ELSEWHERE = {"kubernetes.md", "unix_socket.md"}
 
-# In the place of a CUDA program of Python's, a kernel or a service: says what GPU it has.
+# Replaces a CUDA program in Python, a kernel or a service: prints the name of its GPU.
 PYTHON_PROGRAM = """
 import ctypes, os, sys
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -39,7 +39,7 @@ print(os.getpid(), *sys.argv[1:])
 print("GPU:", name.value.decode())
 """
 
-# In the place of ssh and sshd: a tunnel between two machines that share /dev/shm and no network.
+# Replaces ssh and sshd: a tunnel between two machines that share /dev/shm and no network.
 TUNNEL = """#!/usr/bin/python3
 import os, socket, sys, threading
 
@@ -184,7 +184,7 @@ class Recipes(Lab):
         (_, install), (_, edit) = blocks("jupyter.md")
         name, = re.findall(r"--name (\S+) --display-name", install)
         machine = self.client(self.serve())
-        # What ipykernel writes for an environment of the user's.
+        # The file that ipykernel writes for a user's environment.
         path = f"{HOME}/.local/share/jupyter/kernels/{name}/kernel.json"
         before = ["/usr/bin/env", "python", "-m", "ipykernel_launcher", "-f", "{connection_file}"]
         machine.write(path, json.dumps({"argv": before, "display_name": "Python (remote GPU)"}))
@@ -225,7 +225,7 @@ class Recipes(Lab):
             self.assertEqual(option, "-v")
             source, target, mode = value.split(":")
             self.assertEqual(mode, "ro")
-            # As a mount has it: with its owner and mode.
+            # Keeps owner and mode, like a mount.
             with tempfile.TemporaryDirectory(prefix="gpuwire-mount-", dir="/dev/shm") as folder:
                 owner.run("cp", "-a", source, folder + "/it")
                 container.run("mkdir", "-p", os.path.dirname(target))
@@ -234,7 +234,7 @@ class Recipes(Lab):
         container.write("/root/train.py", PYTHON_PROGRAM)
         self.assert_remote(container.run("env", *(f"{name}={value}" for name, value in environment.items()), *command))
 
-        # containers_test.py does what the file says; here its lines are those that the file itself gives.
+        # containers_test.py executes the steps of the file; this test compares the recipe with the lines in the file.
         with open(os.path.join(SOURCE, "packaging", "docker", "client.Dockerfile"), encoding="utf-8") as file:
             said = file.read()
         for line in built.splitlines():
@@ -270,7 +270,7 @@ class Recipes(Lab):
             tunnel, program = commands.splitlines()
             self.type(machine, tunnel)
             self.assertTrue(self.type(machine, program).endswith("PASSED\n"))
-            # Without the tunnel there is no way: the machines share no network.
+            # Without the tunnel there is no connection, because the machines share no network.
             self.assertNotEqual(machine.try_run("gpuwire", "info", "--server", "gpuhost:9750").returncode, 0)
             with open(os.path.join(RECIPES, "ssh_tunnel.md"), encoding="utf-8") as file:
                 said = " ".join(file.read().split())

@@ -1,4 +1,5 @@
-"""The RPM packages: they hold what Debian's do, say what they need, and are installed and erased in an empty root."""
+"""Tests that the RPM packages contain the same files as Debian's, declare their requirements, and can be installed and
+erased in an empty root."""
 
 import os
 import re
@@ -28,7 +29,7 @@ class Rpm(unittest.TestCase):
         self.folder = folder.name
 
     def run_in(self, *words):
-        # A database of its own, also where a question needs none.
+        # Uses a separate database, even for queries that need none.
         rpm = ["rpm", "--dbpath", os.path.join(self.folder, "database")] if words[0] == "rpm" else [words[0]]
         ran = subprocess.run([*rpm, *words[1:]], capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False,
                              env={**os.environ, "LC_ALL": "C", "HOME": self.folder})
@@ -47,7 +48,7 @@ class Rpm(unittest.TestCase):
                     for folder, _, files in os.walk(root) for file in files}
             listed = self.lines("-l", package(name))
             self.assertEqual(held - set(listed), set())
-            # Besides, only folders of their own.
+            # Otherwise only the packages' own folders.
             self.assertEqual([path for path in set(listed) - held if "gpuwire" not in path], [])
             self.assertEqual(sorted(self.lines("-c", package(name))), CONFIGURATION[name])
 
@@ -73,7 +74,7 @@ class Rpm(unittest.TestCase):
     def test_they_are_installed_in_an_empty_root_run_there_and_leave_nothing(self):
         root = os.path.join(self.folder, "root")
         os.makedirs(root)
-        # The scripts would need a shell there.
+        # The scripts would need a shell in the root.
         rpm = ("rpm", "--root", root, "--dbpath", "/database", "--nodeps", "--noscripts")
         subprocess.run([*rpm, "-i", *map(package, CONFIGURATION)], check=True, capture_output=True,
                        timeout=LIMIT_SECONDS)

@@ -16,7 +16,7 @@ CONFIGURATION = "/etc/gpuwire/server.toml"
 
 
 def software_device_drop_in():
-    """What docs/install.md has the administrator of a machine without a GPU write."""
+    """The drop-in of docs/install.md for a machine without a GPU."""
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../docs/install.md"),
               encoding="utf-8") as page:
         return re.search(r"```ini\n(\[Service\]\nExecStartPre=\n.*?)```", page.read(), re.S)[1]
@@ -29,7 +29,7 @@ class Service(Installed):
         self.install()
         self.machine.write(f"/etc/systemd/system/{SERVICE}.service.d/override.conf", software_device_drop_in())
         self.machine.run("systemctl", "daemon-reload")
-        self.adopted = 0  # times that the journal has told of
+        self.adopted = 0  # times of the journal's reports
 
     def systemctl(self, *words):
         ran = self.machine.try_run("systemctl", *words, SERVICE)
@@ -43,7 +43,7 @@ class Service(Installed):
         return self.systemctl("show", "--value", f"--property={name}").strip()
 
     def assert_next_process(self, before):
-        """Another process answers for the service, and goes on with the session of the one before."""
+        """A new process answers for the service, and continues the session of the previous one."""
         self.wait_until(lambda: self.shown("ActiveState") == "active" and self.shown("MainPID") not in ("0", before),
                         "another process of the service")
         self.wait_until(lambda: self.log().count("1 session of an earlier server goes on") > self.adopted,

@@ -1,12 +1,12 @@
-"""What an installed tree holds that the loader reads: which glibc and which libraries it needs."""
+"""Determines the glibc version and the libraries that the files of an installed tree need."""
 
 import os
 import re
 import subprocess
 
-# What every system with glibc has: its own parts.
+# The libraries of every system with glibc: its own parts.
 LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "ld-linux-x86-64.so.2"}
-# Of the plug-in for RDMA alone, which is loaded where a session is to go by RDMA (docs/rdma.md).
+# Only for the plug-in for RDMA, which is loaded if a session uses RDMA (docs/rdma.md).
 UCX = {"libucp.so.0", "libucs.so.0"}
 RDMA = "libgpuwire_rdma.so"
 LIMIT_SECONDS = 120
@@ -18,7 +18,7 @@ def output(*command):
 
 
 def binaries(root):
-    """Every program and library below a folder; links are not followed."""
+    """Returns every program and library below a folder; does not follow links."""
     for folder, _, names in os.walk(root):
         for name in sorted(names):
             path = os.path.join(folder, name)
@@ -34,7 +34,7 @@ def number(version):
 
 
 def too_new(symbols, promised):
-    """Of the output of objdump -T: the undefined symbols of a later version than promised."""
+    """Returns the undefined symbols of a later version than documented, from the output of objdump -T."""
     found = re.findall(r"\*UND\*\s+\S+\s+\(?GLIBC_([\d.]+)\)?\s+(\S+)", symbols)
     return [f"{name} (glibc {version})" for version, name in found if number(version) > number(promised)]
 
@@ -44,7 +44,8 @@ def needed(path):
 
 
 def faults(root, promised):
-    """What a system with the promised glibc and nothing else lacks for the files below `root`, a line each."""
+    """Returns the missing symbols and libraries of the files below `root` on a system with only the documented glibc,
+    one line each."""
     found, shipped = [], {name for _, _, names in os.walk(root) for name in names}
     for path in binaries(root):
         name = os.path.relpath(path, root)

@@ -32,7 +32,7 @@ OLDER = System(BUILD, "bullseye", COMMON + "libffi7 libssl1.1 python3.9-minimal 
                " libpython3.9-stdlib libcapnp-0.7.0 libboost-filesystem1.74.0")
 NEWER = System(BUILD, "trixie", COMMON + "libffi8 libssl3t64 libzstd1 python3.13-minimal libpython3.13-minimal"
                " libpython3.13-stdlib libcapnp-1.1.0 libboost-filesystem1.83.0")
-# What the program loads for all to see before the client's libraries.
+# Libraries that the program loads globally before the client's libraries.
 OLDER_LIBRARIES = ("libstdc++.so.6", "libcrypto.so.1.1", "libssl.so.1.1", "libkj-0.7.0.so", "libcapnp-0.7.0.so",
                    "libboost_filesystem.so.1.74.0")
 NEWER_LIBRARIES = ("libstdc++.so.6", "libcrypto.so.3", "libssl.so.3", "libkj-1.1.0.so", "libcapnp-1.1.0.so",
@@ -57,13 +57,13 @@ class Systems(unittest.TestCase):
         with open(configuration, "w", encoding="utf-8") as file:
             file.write(f'[server]\nlisten = "127.0.0.1:0"\n[tls]\ndirectory = "{identity}"\n[tenants.{TENANT}]\n')
         shutil.copy(os.path.join(HERE, "on_other_system.py"), cls.folder)
-        # Its OpenSSL and the client's are in one process, both at work.
+        # Its OpenSSL and the client's are in use in one process.
         cls.server = Server(BUILD, ["--device", "software", "--config", configuration])
         cls.server.__enter__()
         cls.addClassCleanup(cls.server.stop)
 
     def gpuwire(self, system, name, *words):
-        """A command of gpuwire where the root is the system's."""
+        """Runs a command of gpuwire in the root of the system."""
         try:
             return system.run(self.folder, GPUWIRE, name, "--server", self.server.address, "--identity",
                               "/mnt/anna.pem", *words)
@@ -86,7 +86,7 @@ class Systems(unittest.TestCase):
         self.assert_runs(NEWER, "/usr/bin/python3.13", NEWER_LIBRARIES, "glibc 2.41", "OpenSSL 3.5")
 
     def metrics(self, server):
-        """What the exporter answers; its address is in the log a moment after it has started."""
+        """Returns the exporter's answer; its address appears in the log a moment after its start."""
         limit = time.monotonic() + RUN_LIMIT_SECONDS
         while not (found := re.search(r"metrics at (http\S+)", "".join(server.log))):
             self.assertLess(time.monotonic(), limit, "".join(server.log))
@@ -95,7 +95,7 @@ class Systems(unittest.TestCase):
             return answer.read().decode()
 
     def assert_serves(self, system):
-        """The server and all that it starts, in that system; the client on this one."""
+        """The server and its processes run in that system, the client on this one."""
         if not os.path.exists(PROGRAM):
             self.skipTest("the examples were not built: no nvcc")
         folder = tempfile.mkdtemp(dir=self.folder)
@@ -107,7 +107,7 @@ class Systems(unittest.TestCase):
             prefix = system.words(folder)
         except debian_packages.Unavailable as missing:
             self.skipTest(f"Debian's packages of {system.suite} cannot be had: {missing}")
-        # Each reference is bound when a program starts, those to functions that nothing calls, too.
+        # The loader binds all references at a program's start, including those to uncalled functions.
         environment = {**ENVIRONMENT, "LD_BIND_NOW": "1"}
 
         def inside(*words):

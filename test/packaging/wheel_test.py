@@ -22,7 +22,7 @@ NAME = f"gpuwire_client-{VERSION}-py3-none-manylinux_{GLIBC.replace('.', '_')}_x
 WHEEL = os.path.join(BUILD, "packages", NAME)
 WHEEL_BYTES_MAX = 12 << 20
 LIMIT_SECONDS = 400
-# Under both of its names it is one library, of one session.
+# Both names lead to one library with one session.
 PROGRAM = """
 import ctypes
 one, other = ctypes.CDLL("libcuda.so"), ctypes.CDLL("libcuda.so.1")

@@ -1,4 +1,4 @@
-"""What a case did natively beside what it did remotely."""
+"""Compares the native and the remote result of a case."""
 
 import array
 import base64
@@ -9,7 +9,7 @@ import struct
 # while the native side differs from itself too; without an outcome on a side, since the process had ended before.
 VERDICTS = ("equal", "close", "differ", "unsteady", "not run")
 PASSED = "pass"
-# Outcomes of a process, not of a case: it crashed, ended with a status, said nothing for too long.
+# Outcomes of a process and not of a case: a crash, an exit status, a silence for too long.
 ENDS = ("crashed", "ended", "too long")
 
 
@@ -18,18 +18,18 @@ def ended(case):
 
 
 def first_verdict(native, remote):
-    """Of two cases as drivers tell them, before their values are looked at."""
+    """Compares two cases as reported by drivers, without their values."""
     if native is None and remote is None:
         return "equal"
     if native is None or remote is None:
-        # The process has ended before this case; or this is its end, which the other side has not had.
+        # The process ended before this case, or in this case, and the other side's did not.
         return "differ" if ended(native or remote) else "not run"
     same = native["outcome"] == remote["outcome"] and native.get("digest") == remote.get("digest")
     return "equal" if same else "differ"
 
 
 def numbers(kind, encoded):
-    """The numbers of a value; None: of these it is only known whether they are equal."""
+    """Returns the numbers of a value; None: values of this format can only be equal or different."""
     data = base64.b64decode(encoded)
     if kind == "b":  # bfloat16: the upper half of a float
         halves = struct.unpack(f"<{len(data) // 2}H", data)
@@ -51,7 +51,7 @@ def near(one, other, relative, absolute):
 
 
 def values_are_close(native, remote, tolerance):
-    """Of two lists of [format, shape, base64]."""
+    """Compares two lists of [format, shape, base64]."""
     if not tolerance or native is None or remote is None or len(native) != len(remote):
         return False
     relative, absolute = tolerance
@@ -69,7 +69,7 @@ def values_are_close(native, remote, tolerance):
 
 
 def verdict(native, remote, native_values, remote_values):
-    """Of two cases and of the values of both, by case as Worker.values() has them, or None."""
+    """Compares two cases and their values, by case as in Worker.values(), or None."""
     first = first_verdict(native, remote)
     if first != "differ" or not native or not remote or native["outcome"] != remote["outcome"]:
         return first
@@ -77,7 +77,7 @@ def verdict(native, remote, native_values, remote_values):
 
 
 class Counts:
-    """Of a suite or a part of it: cases by verdict, and how many pass either way."""
+    """Counts the cases of a suite or a part of it by verdict, and the passing cases of each side."""
 
     NAMES = ("cases", "native pass", "remote pass", *VERDICTS)
 

@@ -1,4 +1,4 @@
-"""A driver running twice, natively and remotely, the same unit on both at a time."""
+"""Runs a driver twice, natively and remotely, with the same unit on both sides at a time."""
 
 import collections
 import json
@@ -24,15 +24,15 @@ FAILURES_KEPT = 5  # kinds, of a unit and of a suite
 
 
 class Broken(Exception):
-    """A driver does not start; the text says what it said."""
+    """Raised if a driver does not start; the text is its output."""
 
 
 class Unavailable(Exception):
-    """The driver's suite is not to be had; the text says why."""
+    """Raised if the driver's suite is not available; the text has the reason."""
 
 
 class OutOfTime(Exception):
-    """The bound of the whole run was reached."""
+    """Raised when the time limit of the whole run is reached."""
 
 
 class Worker:
@@ -77,7 +77,7 @@ class Worker:
         lines.put(None)
 
     def _next(self, limit_seconds):
-        """The next message; None: the process has ended, or said nothing for too long."""
+        """Returns the next message; None: the process has ended, or was silent for too long."""
         try:
             line = self._lines.get(timeout=max(0, min(limit_seconds, self.deadline - time.monotonic())))
         except queue.Empty:
@@ -97,7 +97,7 @@ class Worker:
             pass  # the answer says so
 
     def ask(self, message):
-        """An answer of one line; None: there was none."""
+        """Returns an answer of one line; None: there was none."""
         self.start()
         self._send(message)
         answer = self._next(self.limit_seconds)
@@ -110,7 +110,7 @@ class Worker:
         self._send({"unit": unit})
 
     def finish(self, unit):
-        """The cases of a unit that was begun, by name."""
+        """Returns the cases of the present unit, by name."""
         cases, current, self.left_out = {}, None, 0
         while True:
             message = self._next(self.limit_seconds)
@@ -134,7 +134,7 @@ class Worker:
             code = self.process.wait(1)
         except subprocess.TimeoutExpired:
             return "too long"
-        # A shell tells a signal of its child as 128 and more.
+        # A shell reports a signal of its child as 128 plus the signal's number.
         number = -code if code < 0 else code - 128 if code > 128 else 0
         try:
             return f"crashed {signal.Signals(number).name}"
@@ -142,13 +142,13 @@ class Worker:
             return f"ended with {code}"
 
     def values(self, cases):
-        """Of the unit that ran last, by case."""
+        """Returns the values of the last unit, by case."""
         if not self.process:
             return {}
         return (self.ask({"values": cases}) or {}).get("values", {})
 
     def said(self):
-        """The end of what it wrote to standard error."""
+        """Returns the end of its standard error."""
         if not self.process:
             return self._said
         size = self._errors.seek(0, os.SEEK_END)
@@ -175,7 +175,7 @@ class Worker:
 
 
 class Pair:
-    """The two sides. `run` says of one unit what is equal and what is not."""
+    """The two sides. `run` compares both sides of one unit."""
 
     def __init__(self, native, remote):
         self.native, self.remote = native, remote
@@ -213,7 +213,8 @@ class Pair:
         }
         if self.native.left_out:
             row["left out"] = self.native.left_out
-        # Two sides that fail alike compare nothing; the runner says so of a whole suite, and names what fails most.
+        # Two sides that fail in the same way compare nothing; the runner reports this for a whole suite, and names the
+        # most frequent failure.
         failures = collections.Counter(self.kind_of_failure(case) for case in native.values()
                                        if case["outcome"] not in (comparing.PASSED, *UNTRIED))
         if failures:
@@ -226,7 +227,7 @@ class Pair:
         return re.sub(r"0x[0-9a-fA-F]+|\d+", "N", f"{case['outcome']}: {case.get('reason', '')}").strip(": ")
 
     def judged(self, native, remote):
-        """Verdicts by case, of all cases that either side has named."""
+        """Returns the verdicts by case, for all cases of either side."""
         names = list(dict.fromkeys([*native, *remote]))
         first = {case: comparing.first_verdict(native.get(case), remote.get(case)) for case in names}
         seen = [case for case in names if first[case] == "differ" and (native.get(case) or {}).get("digest")]

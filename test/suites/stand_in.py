@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A driver without a suite: each unit is a way in which two sides may be alike or not. SIDE says which side this is."""
+"""A driver without a suite: each unit is a way in which two sides may be equal or different. SIDE names this side."""
 
 import os
 import signal
@@ -43,7 +43,7 @@ def unsteady(recorder):
 
 
 def seldom_unsteady(recorder):
-    """Natively another value from its second run in a process on."""
+    """Natively the value changes from the second run in a process on."""
     seldom_unsteady.runs += 1
     spoken(recorder, "a", values=number((1.0 if seldom_unsteady.runs < 2 else 2.0) if NATIVE else 1.5))
 
@@ -81,7 +81,7 @@ def remote_ends(recorder):
 
 
 def prints(recorder):
-    """What a suite prints is no answer."""
+    """The suite's output is no answer."""
     os.write(1, b'{"case": "a", "outcome": "fail"}\n')
     print("half a line", end="")
     spoken(recorder, "a")

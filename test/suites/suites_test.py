@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What is compared of two sides of a suite, with a driver that stands in for one, and the texts that drivers read."""
+"""Tests the comparison of two sides of a suite, with a replacement driver, and the parsing of texts by drivers."""
 
 import base64
 import contextlib
@@ -80,7 +80,7 @@ class Values(unittest.TestCase):
 
 
 class Sides(unittest.TestCase):
-    """Each test runs one unit of the driver that stands in, on two sides."""
+    """Each test runs one unit of the replacement driver on two sides."""
 
     def pair(self, **environment):
         command = [sys.executable, os.path.join(HERE, "stand_in.py")]
@@ -233,7 +233,7 @@ class PythonTests(unittest.TestCase):
 
 
 class Runs(unittest.TestCase):
-    """The runner, with units of the driver that stands in."""
+    """Tests of the runner, with units of the replacement driver."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()

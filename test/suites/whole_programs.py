@@ -16,10 +16,10 @@ import outcomes  # noqa: E402
 
 WITHOUT_GPU = os.path.join(ROOT, "test", "gpu", "without_gpu")
 ORDER_SEED = 1
-# From which time on it says something how much longer than natively a program takes.
+# The native time from which on the ratio of both times is meaningful.
 SLOW_SECONDS = 0.5
-# Outcomes of a single way that are no fault: the program is right, says itself that it cannot run here, or is told what
-# is missing.
+# Outcomes of a single side that are no fault: the program is right, reports that it cannot run here, or gets the name
+# of a missing feature.
 FAULTLESS = ("right", "waived", "refused by name")
 
 
@@ -65,7 +65,7 @@ class Suite:
 
 
 def slow(rows, ratio):
-    """Programs that are right both ways and took remotely longer than they may, with both times."""
+    """Returns programs that are right on both sides and exceeded the time limit remotely, with both times."""
     return [
         f"{row['program']} ({row['remote']['seconds']:.1f} s, natively {row['native']['seconds']:.1f})" for row in rows
         if row["native"]["outcome"] == row["remote"]["outcome"] == "right" and row["remote"]["seconds"] > max(

@@ -8,7 +8,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import debian_packages  # noqa: E402
 from debian_packages import Unavailable, system_mirror  # noqa: E402,F401
 
-# Of the development package, which is large, only this: cudart and the headers.
+# Unpacks only cudart and the headers of the development package, which is large.
 WANTED_OF_DEV = ["./usr/include/*", "./usr/lib/x86_64-linux-gnu/libcudart*", "./usr/lib/x86_64-linux-gnu/libcudadevrt*",
                  "./usr/lib/x86_64-linux-gnu/libculibos*", "./usr/lib/x86_64-linux-gnu/stubs/*"]
 
@@ -28,7 +28,7 @@ class Toolkit:
         self.libraries = os.path.join(self.root, "usr/lib/x86_64-linux-gnu")
 
     def unpack(self, mirror, say):
-        """Does nothing when it has been done before."""
+        """Does nothing if the toolkit is already unpacked."""
         if os.path.exists(os.path.join(self.folder, "unpacked")):
             return
         say(f"CUDA {self.version}: fetching and unpacking packages of {self.suite}")
@@ -37,7 +37,7 @@ class Toolkit:
         self._write_profile()
 
     def _write_profile(self):
-        """Debian's names the places where the packages would be installed."""
+        """Debian's configuration names the paths of an installation."""
         profile = os.path.join(self.binaries, "nvcc.profile")
         if os.path.lexists(profile):
             os.unlink(profile)

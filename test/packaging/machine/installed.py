@@ -1,4 +1,4 @@
-"""What tests of installed packages have in common: the packages on a machine, its user anna, and her program there."""
+"""Common code of tests of installed packages: a machine with the packages, its user anna, and her program."""
 
 import os
 import time
@@ -34,7 +34,7 @@ class Installed(unittest.TestCase):
         raise NotImplementedError
 
     def wait_until(self, holds, what):
-        """What the service does beside its clients, its logs and what ends with it come a moment later."""
+        """The service works asynchronously, so logs and other effects appear a moment later."""
         limit = time.monotonic() + LIMIT_SECONDS
         while not holds():
             self.assertLess(time.monotonic(), limit, f"not within {LIMIT_SECONDS} s: {what}\n{self.log()}")

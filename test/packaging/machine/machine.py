@@ -15,7 +15,7 @@ sys.path.insert(0, os.path.join(HERE, "..", "..", "support"))
 import time_limit  # noqa: E402,F401, no test waits for a machine without end
 LIMIT_SECONDS = 300
 
-# Runs in the new namespaces: makes the overlay the root. Then the first process waits, and reaps what it is left with.
+# Runs in the new namespaces: makes the overlay the root. Then the first process waits, and reaps orphaned processes.
 BEGIN = r"""
 set -e
 folder=$1
@@ -78,7 +78,7 @@ def why_not():
 
 
 class Machine:
-    """`of_network`: another machine, with whose loopback this one shares its network."""
+    """`of_network`: another machine, whose network this one shares, including loopback."""
 
     def __init__(self, of_network=None):
         self.folder = tempfile.mkdtemp(prefix="gpuwire-machine-")
@@ -97,7 +97,7 @@ class Machine:
         self._bring_tools()
 
     def _first_words(self):
-        """What its first process is started as."""
+        """Returns the command of its first process."""
         return ["sh", "-c", BEGIN + WAIT, "sh", self.folder]
 
     def _bring_tools(self):
@@ -118,7 +118,7 @@ class Machine:
         os.rmdir(self.folder)
 
     def path(self, inside):
-        """Where a file of the machine is, seen from here."""
+        """Returns the path of a file of the machine, as seen from this machine."""
         return self.root + inside
 
     def put(self, file, inside, mode=0o644):
@@ -156,7 +156,7 @@ class Machine:
                               check=False, **{"stdin": subprocess.DEVNULL, **extra})
 
     def run(self, *words, user="root", **extra):
-        """Returns what it printed; AssertionError with everything that it said when it fails."""
+        """Returns the output; raises AssertionError with all output if the command fails."""
         ran = self.try_run(*words, user=user, **extra)
         if ran.returncode != 0:
             raise AssertionError(f"{user}: {' '.join(words)}: exit status {ran.returncode}\n{ran.stdout}{ran.stderr}")
@@ -167,7 +167,8 @@ class Machine:
                                 stderr=subprocess.PIPE, text=True, **extra)
 
     def stop(self, process):
-        """Asks what `start` has started to end, and waits. From here nsenter is seen, which passes no signal on."""
+        """Ends the process that `start` has started, and waits. This machine only sees nsenter, which forwards no
+        signals."""
         children = f"/proc/{process.pid}/task/{process.pid}/children"
         if process.poll() is None:
             with open(children, encoding="ascii") as file:
@@ -176,13 +177,13 @@ class Machine:
         return process.communicate(timeout=LIMIT_SECONDS)
 
     def changes(self):
-        """The paths that it has and this machine has not, and those that it has no longer."""
+        """Returns the paths that the machine has and this machine lacks, and the removed ones."""
         top = self.path("/run/changes")
         new, gone = set(), set()
         for path, folders, names in os.walk(top):
             for name in folders + names:
                 inside, facts = os.path.join(path, name)[len(top):], os.lstat(os.path.join(path, name))
-                # What an overlay puts where something was taken away.
+                # The marker that an overlay creates for a removed file.
                 if stat.S_ISCHR(facts.st_mode) and facts.st_rdev == 0:
                     gone.add(inside)
                 elif not os.path.lexists(inside):

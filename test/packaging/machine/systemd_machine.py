@@ -83,7 +83,7 @@ def group_folder(name):
 
 
 def remove_group(name):
-    """The kernel gives a group up a moment after the last process in it has ended."""
+    """The kernel releases a group a moment after its last process has ended."""
     top = group_folder(name)
     limit = time.monotonic() + LIMIT_SECONDS
     while os.path.isdir(top):

@@ -1,4 +1,4 @@
-"""Runs one program of a suite within bounds, and says how it ended."""
+"""Runs one program of a suite within limits, and determines its outcome."""
 
 import os
 import re
@@ -14,14 +14,14 @@ KEPT_CHARACTERS = 3000
 REASON_CHARACTERS = 200
 WAIVED = 2  # the samples' own exit code for "this machine lacks what I show"
 
-# What the samples print, beside their exit code, when a comparison fails. Errors that they measure are no failures.
+# The samples' output, beside their exit code, after a failed comparison. Errors that they measure are no failures.
 FAILURE = re.compile(r"\b(FAILED|FAILURE|FAIL|Test failed|Result = FAIL)\b")
 UNFAILED = re.compile(r"\b0 (failed|failures)\b", re.I)
 CUDA_ERROR = re.compile(
     r"(CUDA error|CUDA_ERROR|cudaError|CUDA Runtime Error|code ?= ?\d+|checkCudaErrors|Driver API error|error ?="
     r" ?\d{3})"
 )
-# A line of gpuwire or its software device, which says what is missing.
+# A line of gpuwire or its software device that names the missing feature.
 NAMED = re.compile(r"^gpuwire.*$", re.M)
 
 
@@ -30,7 +30,7 @@ def without_core():
 
 
 def wait(process, streams, limit_seconds):
-    """The exit code within the bounds; None: it was still running, or had written too much."""
+    """Returns the exit code within the limits; None: the program was still running, or had written too much."""
     end = time.monotonic() + limit_seconds
     while time.monotonic() < end and all(os.fstat(stream.fileno()).st_size <= OUTPUT_BYTES_MAX for stream in streams):
         try:
@@ -41,14 +41,14 @@ def wait(process, streams, limit_seconds):
 
 
 def run(command, folder, limit_seconds):
-    """The outcome of a command in a folder: its kind, a reason where it is not right, seconds, exit code and the ends
-    of its output."""
+    """Returns the outcome of a command in a folder: its kind, a reason if it is not right, seconds, exit code and the
+    ends of its output."""
     start = time.monotonic()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
                                    start_new_session=True, preexec_fn=without_core)
         code = wait(process, (out, err), limit_seconds)
-        # What the program left behind goes with it.
+        # Ends the program's remaining processes.
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -66,7 +66,8 @@ def run(command, folder, limit_seconds):
 
 
 def judge(code, out, err):
-    """One of: right, waived, refused by name, refused without name, wrong, crashed, too long; and why."""
+    """Returns one of: right, waived, refused by name, refused without name, wrong, crashed, too long; with the
+    reason."""
     named = NAMED.search(err)
     failed = next(
         (line for line in (out + "\n" + err).splitlines() if FAILURE.search(line) and not UNFAILED.search(line)), "")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Outcomes by texts that samples print, and programs that stay within no bounds."""
+"""Tests the outcomes of texts that samples print, and of programs that exceed the limits."""
 
 import os
 import sys

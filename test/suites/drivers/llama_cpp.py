@@ -12,7 +12,7 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 # "  ADD(type=f32,ne=[1,1,8,1],nr=[1,1,1,1]): OK"
 CASE = re.compile(r"^\s+([A-Z][A-Z0-9_]*\(.*\)): (.*)$", re.M)
 
-ALL = "all operators"  # of a version that does not list them
+ALL = "all operators"  # for a version that does not list them
 
 
 def operators(text):
@@ -21,7 +21,8 @@ def operators(text):
 
 
 def cases(text):
-    """Of the program's output: how each case ended, by its description; a description that comes again is numbered."""
+    """Returns the outcome of each case in the program's output, by its description; a repeated description gets a
+    number."""
     found, seen = [], {}
     for name, said in CASE.findall(COLOURS.sub("", text)):
         seen[name] = seen.get(name, 0) + 1

@@ -16,7 +16,7 @@ ROW = re.compile(rf"^\s+(\d+)\s+\d+\s+(\S+)\s+(\S+)\s+(\S+){TIMES}\s+(\S+){TIMES
 
 
 def cases(text):
-    """Of a program's table: each size with what it found wrong."""
+    """Returns each size in a program's table with its number of errors."""
     return [(f"{size} bytes {kind} {reduction} root {root}", "pass" if {out, inside} <= {"0", "N/A"} else "wrong",
              f"{out} out of place, {inside} in place")
             for size, kind, reduction, root, out, inside in ROW.findall(text)]

@@ -1,4 +1,4 @@
-"""Programs of a suite that a driver runs, and whose output it reads."""
+"""Runs the programs of a suite for a driver, and reads their output."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import subprocess
 from driver import Unavailable
 
 OUTPUT_BYTES_MAX = 64 << 20
-LIMIT_SECONDS = 100  # less than what the runner grants a silent driver
+LIMIT_SECONDS = 100  # less than the runner's limit for a silent driver
 
 
 def find(folder, name):
@@ -20,7 +20,7 @@ def find(folder, name):
 
 
 def run_unit(recorder, command, folder, cases_of):
-    """Tells the cases that are in a program's output, (name, outcome, what was said) each, and how it ended."""
+    """Reports the cases in a program's output, each as (name, outcome, text), and the program's end."""
     recorder.begin("(program)")
     code, text = run(command, folder)
     for name, outcome, said in cases_of(text):
@@ -29,7 +29,7 @@ def run_unit(recorder, command, folder, cases_of):
 
 
 def run(command, folder):
-    """Exit status, or what ended it, and both of its streams."""
+    """Returns the exit status, or the cause of the end, and both streams."""
     try:
         ran = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, timeout=LIMIT_SECONDS)

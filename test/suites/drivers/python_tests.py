@@ -28,14 +28,14 @@ PYTEST_OPTIONS = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--captur
 PART_LINES = 250  # of a file, for each part of its cases
 PART = re.compile(r"(.*) part (\d+) of (\d+)")
 SEED = 1
-# Errors that stay with a process: what comes behind them fails for no reason of its own.
+# Errors that persist in a process, so that all later tests fail.
 LASTING = re.compile(r"illegal memory access|ILLEGAL_ADDRESS|IllegalAddress|unspecified launch failure|LAUNCH_FAILED|"
                      r"device-side assert|misaligned address|MISALIGNED_ADDRESS|illegal instruction|CUDA_ERROR_ASSERT")
 
 
 class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Modules that a suite imports before its first test and few of its tests use. Where one is not installed, it is
-    there all the same, and who uses anything of it is skipped."""
+    """Modules that a suite imports before its first test, and that few of its tests use. A missing module is replaced,
+    and tests that use it are skipped."""
 
     def __init__(self, names):
         self.names = [name for name in names if not importlib.util.find_spec(name)]
@@ -58,7 +58,7 @@ class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def restore(alias):
-    """What a newer release of a package has no more and the suite still uses: "numpy.row_stack=numpy.vstack"."""
+    """Names that the suite uses and a newer release of a package has removed: "numpy.row_stack=numpy.vstack"."""
     old, _, new = alias.partition("=")
     (old_module, _, old_name), (new_module, _, new_name) = old.rpartition("."), new.rpartition(".")
     try:
@@ -80,7 +80,7 @@ def versions():
 
 
 def folder_of(package):
-    """Where an installed package's files are."""
+    """Returns the folder of an installed package's files."""
     try:
         module = importlib.import_module(package)
     except ImportError as missing:
@@ -89,7 +89,7 @@ def folder_of(package):
 
 
 def test_files(folder):
-    """Paths of files of tests below a folder, relative to it."""
+    """Returns the paths of test files below a folder, relative to it."""
     found = []
     for here, folders, files in os.walk(folder):
         folders.sort()
@@ -153,7 +153,7 @@ class Tests:
 
 
 class TellingResult(unittest.TestResult):
-    """A unittest result that tells each test as it runs."""
+    """A unittest result that reports each test as it runs."""
 
     def __init__(self, recorder):
         super().__init__()
@@ -196,7 +196,7 @@ class TellingResult(unittest.TestResult):
 
 
 class Chosen:
-    """A plugin of pytest that leaves of a file's cases one of `count` parts, and of that a sample."""
+    """A plugin of pytest that selects one of `count` parts of a file's cases, and a sample of this part."""
 
     def __init__(self, recorder, number, count, cases_max):
         self.recorder, self.number, self.count, self.cases_max = recorder, number, count, cases_max
@@ -210,7 +210,7 @@ class Chosen:
 
 
 class Telling:
-    """A plugin of pytest that tells each test as it runs."""
+    """A plugin of pytest that reports each test as it runs."""
 
     def __init__(self, recorder):
         self.recorder, self.found = recorder, {}

@@ -12,20 +12,20 @@ from driver import Recorder, Unavailable, serve, steady
 
 SEED = 20
 STEPS = 5  # of an optimizer
-# Elements of one value whose bytes are kept; what is larger is only compared bit by bit.
+# The number of elements up to which the bytes of a value are kept; larger values are only compared bit by bit.
 FORMATS = {"torch.float64": "d", "torch.float32": "f", "torch.float16": "e", "torch.bfloat16": "b"}
 # Relative and absolute, where the entry does not name its own: what torch.testing.assert_close takes.
 TOLERANCES = {
     "torch.float64": (1e-7, 1e-7), "torch.complex128": (1e-7, 1e-7), "torch.float32": (1.3e-6, 1e-5),
     "torch.complex64": (1.3e-6, 1e-5), "torch.float16": (1e-3, 1e-3), "torch.bfloat16": (1.6e-2, 1e-2)
 }
-# What they give is memory that nobody has written to: only its shape can be compared.
+# Their results are uninitialised memory, of which only the shape can be compared.
 UNINITIALISED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",
                  "resize_", "resize_as_"}
 
 
 def import_tables():
-    """PyTorch's tables of tests. Their module asks for a package of tests of texts, which wheels do not bring."""
+    """Imports PyTorch's tables of tests, whose module needs a test package that wheels do not contain."""
     try:
         import torch
     except ImportError as missing:
@@ -47,7 +47,7 @@ def import_tables():
 
 
 class Tables:
-    """What the three suites share. An entry is found by its name, a type of numbers by its own."""
+    """Common code of the three suites, which finds entries and number types by their names."""
 
     def __init__(self, device):
         self.torch, self.device = import_tables(), device
@@ -81,7 +81,7 @@ class Tables:
             number += 1
 
     def case(self, recorder, case, tolerance, work):
-        """Records what work() computes, tensors in any nesting; whether it did."""
+        """Records the result of work(), tensors in any nesting; returns whether it succeeded."""
         recorder.begin(case)
         try:
             values = [self.value(tensor) for tensor in self.tensors(work())]
@@ -132,7 +132,7 @@ class Tables:
         self.seed(0)
 
     def tolerance(self, entry, dtype):
-        """The loosest that the entry's own tests are given for the type."""
+        """Returns the largest tolerance of the entry's own tests for the type."""
         found = TOLERANCES.get(str(dtype))
         if not found:
             return None

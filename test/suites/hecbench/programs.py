@@ -1,5 +1,5 @@
-"""Which programs of HeCBench take part: CUDA programs that check themselves and need no data, as their Makefiles and
-sources say."""
+"""Selects the programs of HeCBench: CUDA programs that check themselves and need no data, according to their Makefiles
+and sources."""
 
 import os
 import re
@@ -7,15 +7,15 @@ import re
 MODEL = "-cuda"  # at the end of a folder's name
 SOURCES = (".cu", ".cuh", ".h", ".hpp", ".cpp", ".c", ".cc")
 SOURCE_BYTES_MAX = 4 << 20
-# What a program prints of its own comparison.
+# The output of a program's own comparison.
 CHECKS = re.compile(r'"[^"\n]*(\b(pass|fail|ok)(ed)?\b|mismatch|\bcorrect|verif)', re.I)
 ARGUMENT = re.compile(r"-{0,2}[\w=,+-]*(\.\d+)?(e[-+]?\d+)?")
 LAUNCH = re.compile(r"^\t\s*(?:\$\(LAUNCHER\)\s+)?\./(?:\$\(program\)|main)(?P<arguments>[^|&;>#]*)$")
 
 
 def arguments_of(makefile):
-    """The words that `make run` gives the program, the first time where it runs it several times; None: it runs
-    something else as well, or a program that reads files."""
+    """Returns the arguments that `make run` passes to the program, at the first of several runs; None: it also runs
+    something else, or a program that reads files."""
     lines = makefile.splitlines()
     start = next((i for i, line in enumerate(lines) if re.match(r"run\s*:", line)), None)
     if start is None:
@@ -44,7 +44,7 @@ def checks_itself(folder):
 
 
 def chosen(clone, only=""):
-    """Of each program that takes part: its name, its folder and its arguments, in order."""
+    """Returns the name, folder and arguments of each selected program, in order."""
     found = []
     source = os.path.join(clone, "src")
     for name in sorted(os.listdir(source)):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Which programs take part, by Makefiles and sources that are made up here."""
+"""Tests the selection of programs with invented Makefiles and sources."""
 
 import os
 import sys
