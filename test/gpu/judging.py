@@ -24,31 +24,32 @@ def metrics(out):
 
 
 def loosest_tolerance(out):
-    """The largest tolerance that the program printed; None: it printed none."""
+    """Returns the largest tolerance that the program printed; None: it printed none."""
     return max((float(text) for text in re.findall(r"right, within ([0-9.e+-]+)$", out, re.M)), default=None)
 
 
 def waits(err):
-    """How often the program waited for the server, by the account of `gpuwire run --stats`."""
+    """Returns the number of the program's waits for the server, from `gpuwire run --stats`."""
     found = re.search(r"gpuwire: waits: (\d+)", err)
     return int(found.group(1)) if found else None
 
 
 def curve_difference(native, remote):
-    """The largest difference between two loss curves, relative to the first loss; None: they cannot be compared."""
+    """Returns the largest difference between two loss curves, relative to the first loss; None: the curves are not
+    comparable."""
     if not native or not remote or len(native) != len(remote):
         return None
     return max(abs(a - b) for a, b in zip(native, remote)) / abs(native[0])
 
 
 def failure(result):
-    """The exit code of a wrong run and the last thing the program said about it, without folders."""
+    """Returns the exit code of a wrong run and the program's last message, without folders."""
     said = [line for line in (result["out"] + result["err"]).splitlines() if line and not line.startswith("gpuwire: ")]
     return f"exit code {result['code']}" + (": " + re.sub(r"\S*/", "", said[-1])[:FAILURE_CHARACTERS] if said else "")
 
 
 def not_installed(result):
-    """The reason a program gave for not being tried, or nothing."""
+    """Returns the program's reason for not running, or nothing."""
     if result["code"] != NOT_INSTALLED:
         return ""
     found = re.search(r"^NOT INSTALLED: (.*)$", result["out"], re.M)
@@ -56,7 +57,7 @@ def not_installed(result):
 
 
 def differences(row, native, remote):
-    """What is wrong about a remote run that is right by itself: a list of reasons."""
+    """Returns the faults of a remote run that is right by itself, as a list of reasons."""
     reasons = []
     here, there = checksums(native["out"]), checksums(remote["out"])
     reasons += [f"the result `{name}` is not the native one" for name in here if there.get(name) != here[name]]
@@ -74,7 +75,7 @@ def differences(row, native, remote):
 
 
 def goal(row, native_out):
-    """What the row demands, in words for the table."""
+    """Returns the row's requirements, in words for the table."""
     if row.goal:
         return row.goal
     if row.same_output():

@@ -1,4 +1,4 @@
-"""The runner's judgement, without a GPU: what counts as right, what is compared, and how the table says it."""
+"""Tests the runner's verdicts without a GPU: right results, comparisons, and the texts of the table."""
 
 import importlib.machinery
 import importlib.util
@@ -72,7 +72,7 @@ class Judging(unittest.TestCase):
 
 
 class FakeRunner(run.Runner):
-    """Answers with given results instead of running programs."""
+    """Returns given results instead of running programs."""
 
     def __init__(self, native, remote, longer=None):
         super().__init__(["prefix"], 1)

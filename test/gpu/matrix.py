@@ -1,4 +1,4 @@
-"""The rows of test/gpu/run: which programs, how they are started, and what a right result is."""
+"""The rows of test/gpu/run: the programs, their commands, and the criteria of a right result."""
 
 import dataclasses
 import os
@@ -41,8 +41,8 @@ class Row:
         return self.right in (same_output, same_output_and_assert)
 
 
-# Programs that test/toolkits/run builds with other toolkits, with either runtime. What a toolkit is too old for is not
-# built with it.
+# Programs that test/toolkits/run builds with other toolkits, with both runtimes. A toolkit that is too old for a
+# program does not build it.
 TOOLKITS = ("11.8", "12.4")
 RUNTIMES = ("static", "shared")
 OF_TOOLKITS = [
@@ -52,8 +52,8 @@ OF_TOOLKITS = [
     "texture_objects", "threads", "training_loop", "virtual_memory"
 ]
 STEPS = 40
-# Four native trainings from one seed on one H200 lay up to 0.015 of the first loss apart, because some kernels add in
-# any order.
+# Four native trainings from one seed on one H200 differed by up to 0.015 of the first loss, because some kernels add in
+# an undefined order.
 MNIST_CURVES = 0.03
 JAX_CURVES = 0.01
 
@@ -80,7 +80,7 @@ def rows(build: str) -> List[Row]:
 
     def of_toolkit(version, runtime, name):
         folder = os.path.join(build, "toolkits", version)
-        # The toolkit's own runtime comes first; its name has the version in it.
+        # The toolkit's own runtime comes first; its name contains the version.
         libraries = [os.path.join(folder, "root", "usr", "lib", "x86_64-linux-gnu"),
                      os.environ.get("LD_LIBRARY_PATH", "")]
         return Row("toolkits", f"{name} {version} {runtime}",

@@ -16,16 +16,16 @@ from tenants import Gpuwire  # noqa: E402
 
 WAIT_SECONDS = 20
 SOFTWARE_DEVICES, SOFTWARE_BYTES = 2, 1 << 30
-# How long a kernel of `several_devices` is: some 0.2 ms on an H200, 0.3 ms on the software device.
+# The length of a kernel of `several_devices`: some 0.2 ms on an H200, 0.3 ms on the software device.
 GPU_ITERATIONS, SOFTWARE_ITERATIONS = 100_000, 2000
 
 
 class Wrong(Exception):
-    """Something did not come as it had to."""
+    """Raised if an expected event did not occur."""
 
 
 def wait_until(condition, what):
-    """The condition's value, once it is true."""
+    """Returns the condition's value, once it is true."""
     end = time.monotonic() + WAIT_SECONDS
     while not (value := condition()):
         if time.monotonic() > end:
@@ -35,7 +35,7 @@ def wait_until(condition, what):
 
 
 class Said:
-    """The lines of a stream as they come."""
+    """Collects the lines of a stream as they arrive."""
 
     def __init__(self, stream):
         self.lines, self.ended, self.changed = [], False, threading.Condition()
@@ -57,7 +57,7 @@ class Said:
             return list(self.lines)
 
     def find(self, pattern, after=0, seconds=WAIT_SECONDS):
-        """The first match from line `after` on, and the number of the line behind it; None when the stream ends or the
+        """Returns the first match from line `after` on, and the number of the next line; None if the stream ends or the
         time is over."""
         end = time.monotonic() + seconds
         with self.changed:
@@ -93,7 +93,7 @@ class Session:
         return [line.split()[1] for line in self.works().out.all() if line.startswith("device ")]
 
     def place(self, place, waiting):
-        """Waits until standard error tells this place in the queue; returns the line."""
+        """Waits until standard error shows this place in the queue; returns the line."""
         found = self.err.find(rf"^gpuwire\b.*: place {place} of {waiting}\b")
         if not found:
             raise self._wrong(f"was not told place {place} of {waiting}")
@@ -118,7 +118,7 @@ class Session:
             self.process.stdin.close()
 
     def result(self):
-        """Waits for its end; its last lines, which say that all was right."""
+        """Waits for its end; returns its last lines, which report success."""
         try:
             code = self.process.wait(WAIT_SECONDS)
         except subprocess.TimeoutExpired:
@@ -133,7 +133,7 @@ class Session:
         return self.result()
 
     def refusal(self):
-        """Waits for its end; what standard error says of a session that was refused, or nothing if it was not."""
+        """Waits for its end; returns the message about a refused session, or nothing if it was not refused."""
         try:
             self.process.wait(WAIT_SECONDS)
         except subprocess.TimeoutExpired:
@@ -186,14 +186,14 @@ class TwoGpuServer(Gpuwire):
         return self.sessions[-1]
 
     def listed_by_nvml(self, tenant):
-        """The UUIDs that `nvidia-smi -L` shows the tenant."""
+        """Returns the UUIDs that `nvidia-smi -L` shows to the tenant."""
         listing = self.session(tenant, os.path.join(self.build, "lib", "gpuwire", "bin", "nvidia-smi"), "-L")
         listing.process.wait(WAIT_SECONDS)
         listing.out.thread.join(WAIT_SECONDS)
         return re.findall(r"UUID: (GPU-[0-9a-f-]+)", "\n".join(listing.out.all()))
 
     def metrics_of(self, session, status=None):
-        """The server's figures of a session, or None."""
+        """Returns the server's figures of a session, or None."""
         found = [one for one in (status or self.status())["sessions"] if one["client_pid"] == session.process.pid]
         return found[0] if found else None
 
@@ -211,7 +211,7 @@ class TwoGpuServer(Gpuwire):
         wait_until(lambda: self.metrics_of(session) is None, f"the end of {session.tenant}'s session in the status")
 
     def clear(self):
-        """Ends what still runs, and waits until the server has forgotten it."""
+        """Ends the running programs, and waits until the server has removed their sessions."""
         for session in self.sessions:
             session.kill()
         self.sessions.clear()

@@ -1,5 +1,4 @@
-"""What the Python programs share: a comparison that names its tolerance, and the way to say that something is not
-installed."""
+"""Common code of the Python programs: a comparison with a named tolerance, and the exit for a missing package."""
 
 import importlib
 import sys
@@ -10,7 +9,8 @@ NOT_INSTALLED = 77  # the exit code by which test/gpu/run knows that a program c
 
 
 def close(name, value, expected, tolerance=1e-4):
-    """Compares arrays by the norm of their difference over the norm of what is expected; prints "NAME: right, within
+    """Compares arrays by the norm of their difference relative to the norm of the expected values; prints "NAME: right,
+    within
     TOLERANCE" or ends the program."""
     value, expected = numpy.asarray(value, numpy.float64), numpy.asarray(expected, numpy.float64)
     error = numpy.linalg.norm(value - expected) / max(numpy.linalg.norm(expected), 1e-300)
@@ -21,7 +21,7 @@ def close(name, value, expected, tolerance=1e-4):
 
 
 def needs(module):
-    """The module, or the end of the program with the code for what is not installed."""
+    """Returns the module, or ends the program with the exit code for a missing package."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -16,7 +16,7 @@ __global__ void pass_on(int* out) {
   cluster.sync();
   const int* next = cluster.map_shared_rank(mine, (cluster.block_rank() + 1) % cluster.num_blocks());
   out[blockIdx.x * 64 + threadIdx.x] = next[threadIdx.x];
-  cluster.sync();  // nobody leaves while another reads
+  cluster.sync();  // no block ends while another reads
 }
 
 __global__ void __cluster_dims__(2, 1, 1) fixed_size(unsigned* out) {

@@ -62,7 +62,7 @@ class Matmul {
   check::Device<char> workspace_;
 };
 
-// A^T * B in double from what the narrow types hold.
+// A^T * B in double, from the values of the narrow types.
 template <typename T>
 std::vector<double> expected_product(const std::vector<T>& a, const std::vector<T>& b) {
   std::vector<double> d(size_t(kRows) * kColumns);

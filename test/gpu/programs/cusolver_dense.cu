@@ -128,7 +128,7 @@ void eigenvalues(Solver& solver) {
   check::close("eigenvalues", times(scaled_columns(w, values.host()), transposed(w)), a, kTolerance);
 }
 
-// The library says which leading minor is not positive, in device memory.
+// The library writes the number of the non-positive leading minor to device memory.
 void not_positive_definite(Solver& solver) {
   Matrix a = identity();
   a[size_t(5) * kSize + 5] = -1;

@@ -1,5 +1,5 @@
-// What a driver answers about pinned memory at the edges of what is documented: a line for each fact, the same natively
-// and through the wire.
+// Prints a driver's answers about pinned memory in undocumented cases: a line for each fact, the same natively and
+// through gpuwire.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -60,7 +60,7 @@ void registered_ranges() {
   munmap(memory, 8 * kPage);
 }
 
-// A kernel stands; pinning memory, and giving another kernel memory that none has been given, must not wait for it.
+// A kernel is blocked; pinning memory, and passing new memory to another kernel, must not wait for it.
 void beside_a_kernel_that_stands() {
   uint32_t *gate, *fresh;
   cudaStream_t standing, other;
@@ -71,7 +71,7 @@ void beside_a_kernel_that_stands() {
   CHECK_RUNTIME(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
   store<<<1, 1, 0, other>>>(gate, 0);
   CHECK_RUNTIME(cudaStreamSynchronize(other));
-  alarm(30);  // where one of these waits, the process ends by this signal
+  alarm(30);  // if one of these waits, this signal ends the process
   await_word<<<1, 1, 0, standing>>>(gate);
   tell("registering beside a kernel that stands", cudaHostRegister(memory, kPage, cudaHostRegisterDefault));
   store<<<1, 1, 0, other>>>(fresh, 5);

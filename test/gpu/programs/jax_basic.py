@@ -3,7 +3,7 @@
 import os
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-os.environ["JAX_PLATFORMS"] = "cuda"  # without a GPU JAX would go on on the CPU, and nothing be tested
+os.environ["JAX_PLATFORMS"] = "cuda"  # without a GPU JAX would use the CPU, and nothing would be tested
 import numpy
 
 from check import close, needs

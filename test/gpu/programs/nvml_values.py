@@ -1,5 +1,4 @@
-"""What NVML says about device 0 that does not change from one moment to the next; run natively and remotely, the
-outputs must be equal."""
+"""Prints NVML's constant facts about device 0; the native and the remote output must be equal."""
 
 import ctypes
 import subprocess

@@ -183,7 +183,7 @@ def profiler():
 
 
 def _where_it_fails(name, broken):
-    """Prints which statement tells the error of a kernel: its launch or the synchronize behind it."""
+    """Prints which statement reports the error of a kernel: its launch or the synchronisation after it."""
     try:
         broken()
         try:
@@ -200,7 +200,7 @@ def _where_it_fails(name, broken):
     except RuntimeError as failed:
         again = str(failed).splitlines()[0]
     print(f"the next operation: {again}\n{'PASSED' if error else 'FAILED'}", flush=True)
-    os._exit(0)  # what is left cannot be tidied up after such an error, natively neither
+    os._exit(0)  # after such an error nothing can be cleaned up, as natively
 
 
 def illegal_address():
