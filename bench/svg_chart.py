@@ -23,7 +23,7 @@ class Line:
 
 
 class Axis:
-    """A logarithmic scale from values to places."""
+    """A logarithmic scale from values to positions."""
 
     def __init__(self, values, first, last):
         low, high = min(values), max(values)
@@ -36,7 +36,7 @@ class Axis:
         return self.first + part * (self.last - self.first)
 
     def ticks(self):
-        """Values for a grid: decades, and 2 and 5 of each where there are few decades."""
+        """Returns the values of a grid: decades, and also 2 and 5 if there are few decades."""
         steps = (1, 2, 5) if self.high - self.low < 3 else (1, )
         out = [
             step * 10.0**decade for decade in range(math.floor(self.low), math.ceil(self.high) + 1) for step in steps
@@ -46,7 +46,7 @@ class Axis:
 
 
 def widened(values):
-    """So that a curve does not run along the frame."""
+    """Extends the range, so that a curve does not run along the frame."""
     return [min(values) / 1.15, max(values) * 1.15]
 
 
@@ -61,7 +61,7 @@ def style():
 
 
 def spread(places, lowest):
-    """Places for labels that would lie on each other: from the top down, then up again from the lowest place."""
+    """Returns positions for overlapping labels: from the top down, then up again from the lowest position."""
     order = sorted(range(len(places)), key=places.__getitem__)
     out, last = list(places), -math.inf
     for index in order:

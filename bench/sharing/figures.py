@@ -1,10 +1,10 @@
-"""What the tenants' counters and times mean: rates, shares, percentiles."""
+"""Computes rates, shares and percentiles from the tenants' counters and times."""
 
 import math
 
 
 def window(results, edge_seconds):
-    """The bins, of the GPU's clock, in which all tenants were at work, without the edges."""
+    """Returns the bins of the GPU's clock in which all tenants worked, without the edges."""
     bin_seconds = results[0]["bin_ms"] / 1000
     edge = math.ceil(edge_seconds / bin_seconds)
     first = max(result["first_bin"] for result in results) + edge
@@ -13,14 +13,14 @@ def window(results, edge_seconds):
 
 
 def rate(result, first, last):
-    """Counted chunks per second of the GPU's clock in [first, last)."""
+    """Returns the counted chunks per second of the GPU's clock in [first, last)."""
     begin = result["first_bin"]
     counted = sum(result["bins"][max(first - begin, 0):max(last - begin, 0)])
     return counted / ((last - first) * result["bin_ms"] / 1000)
 
 
 def rates(results, edge_seconds=0.5):
-    """Of each, over the time in which all were at work; and how long that was, in seconds."""
+    """Returns the rate of each tenant over the time in which all worked, and this time in seconds."""
     first, last = window(results, edge_seconds)
     if last <= first:
         raise RuntimeError("the tenants were never at work together")
@@ -28,14 +28,14 @@ def rates(results, edge_seconds=0.5):
 
 
 def iteration_rates(results):
-    """Of PyTorch tenants: iterations per second while all were at work."""
+    """Returns the iterations per second of PyTorch tenants while all worked."""
     first = max(result["ends"][0] for result in results)
     last = min(result["ends"][-1] for result in results)
     return [sum(first < end <= last for end in result["ends"]) / (last - first) for result in results]
 
 
 def shares(of_alone):
-    """Parts of the whole, in percent, from each one's part of what it does alone."""
+    """Returns the shares in percent, from each tenant's work relative to its work alone."""
     return [100 * part / sum(of_alone) for part in of_alone]
 
 
@@ -50,12 +50,12 @@ def latency(result):
 
 
 def chunks(result):
-    """All that the tenant's kernels have counted."""
+    """Returns the total count of the tenant's kernels."""
     return sum(result["bins"])
 
 
 def histogram_percentile(histogram, part):
-    """The upper bound of the bucket in which that part of the observations is complete; infinite for the last one."""
+    """Returns the upper bound of the bucket that completes this part of the observations; infinite for the last one."""
     total, seen = sum(histogram["counts"]), 0
     for bound, count in zip(histogram["bounds"] + [math.inf], histogram["counts"]):
         seen += count

@@ -13,7 +13,7 @@ from tenants import Company
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
-SOFTWARE = ("sync", "managed")  # what the software device does in a moment
+SOFTWARE = ("sync", "managed")  # a short run for the software device
 TORCH = ("infer", "train-small", "train-large", "nccl")
 PAIRS = [
     ("infer", "infer"), ("train-small", "train-small"), ("train-large", "train-large"), ("infer", "train-small"),
@@ -57,7 +57,7 @@ class Arm:
         self.alone = {}
 
     def run_alone(self, kind, seconds):
-        # A program that only ever stands second has a process in that slot alone.
+        # A program that only appears as the second one has a process only in that slot.
         slot = 0 if (kind, 0) in self.company.programs else 1
         self.alone[kind] = figures.iteration_rates(self.company.run([(kind, slot)], seconds))[0]
 

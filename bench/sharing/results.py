@@ -1,4 +1,4 @@
-"""What a row of bench/sharing/run yields."""
+"""The results of a row of bench/sharing/run."""
 
 import dataclasses
 from typing import Optional

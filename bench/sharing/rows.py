@@ -1,4 +1,4 @@
-"""The rows of bench/sharing/run: which tenants meet, on which arms, and what the goal is."""
+"""The rows of bench/sharing/run: the tenants, the arms, and the goals."""
 
 import json
 import os
@@ -16,11 +16,11 @@ from tenants import Gpuwire, Mps, Native, run_together
 HERE = os.path.dirname(os.path.abspath(__file__))
 EDGE_SECONDS = 0.5
 ALONE_SECONDS = 1.5
-ALONE_TIMES = 3  # where the system puts the threads of a process makes some percent in loops that wait for each kernel
+ALONE_TIMES = 3  # the placement of a process's threads changes loops that wait for each kernel by some percent
 
 
 class Bench:
-    """Starts arms; knows what each kind of kernel does alone."""
+    """Starts arms; stores the rate of each kind of kernel alone."""
 
     def __init__(self, build, device, client_prefix, seconds, python, arms=("native", "MPS", "gpuwire"), only="",
                  limit=0):
@@ -43,7 +43,7 @@ class Bench:
         self._alone = {}
 
     def chosen(self, name):
-        """Is the measurement of this name wanted?"""
+        """Returns whether the measurement of this name is selected."""
         return re.search(self.only, name) is not None
 
     # --- arms
@@ -52,7 +52,7 @@ class Bench:
         return Native(self.build, self.software)
 
     def arms(self, tenants, mps=False):
-        """Those that are wanted, natively first; gpuwire with these tenants."""
+        """Returns the selected arms, native first; gpuwire with these tenants."""
         every = [self.native(), self.mps() if mps else None, self.gpuwire(tenants)]
         return [arm for arm in every if arm and arm.name in self.wanted]
 
@@ -63,7 +63,7 @@ class Bench:
         return Gpuwire(self.build, self.device, self.client_prefix, tenants, scheduling)
 
     def iterations_per_us(self, shape):
-        """What a kernel of this shape has to do to take one microsecond when it is alone."""
+        """Returns the work of a kernel of this shape that takes one microsecond alone."""
         if shape not in self._iterations_per_us:
             with self.native() as native:
                 ran = subprocess.run([self.program, "--mode", "calibrate", *self._shape(shape)], env=native.environment,
@@ -158,8 +158,8 @@ def shares(bench):
 # --- what the server's accounts say ----------------------------------------------------------------------------------
 
 def accounts(bench):
-    """GPU time charged to tenants, against the time that their counted work takes alone; and how fast a gate that
-    closes is drained."""
+    """Compares the GPU time charged to tenants with the time that their counted work takes alone; and measures how fast
+    a closing gate drains."""
     kind = {"kernel_us": 100}
     settings = {f"t{i}": {"class": "batch", "weight": 1} for i in range(2)}
     with bench.gpuwire(settings) as arm:
@@ -168,7 +168,7 @@ def accounts(bench):
                                when_ready=lambda: before.append(arm.status()["devices"][0]["gpu_time_ns"]))
         status = arm.status()
     device = status["devices"][0]
-    # What the tenants do before they count (modules, warming up) is charged, too.
+    # The tenants' work before they count (modules, warm-up) is charged, too.
     charged = (device["gpu_time_ns"] - before[0]) / 1e9
     counted = sum(figures.chunks(result) for result in results) / bench.alone("gpuwire", **kind)
     error = 100 * (charged / counted - 1)
@@ -179,15 +179,15 @@ def accounts(bench):
         }, "within 1 %",
         abs(error) <= 1)
     yield drained("drained among equals, 100 us kernels", status)
-    # With an interactive tenant about, less may be in flight.
+    # With an interactive tenant the bound of work in flight is lower.
     with bench.gpuwire({**settings, "front": {"class": "interactive"}}) as arm:
         seldom = bench.requesting(kernel_us=97, pause_us=1_000_000)
         run_together([arm.starter(seldom, "front")] +
                      [arm.starter(bench.saturating(**kind), f"t{i}") for i in range(2)], bench.seconds)
         status = arm.status()
     yield drained("drained near a higher class, 100 us kernels", status, 250)
-    # Such a tenant's request does not wait for that; where the hardware's slice ends just then, the kernel in flight is
-    # cut and ends behind the request.
+    # Such a tenant's request does not wait for it; if the hardware's slice ends at this time, the kernel in flight is
+    # preempted and ends after the request.
     with bench.gpuwire(INTERACTIVE_AND_BATCH) as arm:
         run_together(
             [arm.starter(bench.requesting(kernel_us=97), "front"),
@@ -197,7 +197,8 @@ def accounts(bench):
 
 
 def drained(what, status, goal_us=None):
-    """From a batch session's closed gate to its last work seen done, from the server's histogram."""
+    """Returns the time from the closing of a batch session's gate to the last observed completion, from the server's
+    histogram."""
     drains = status["devices"][0]["drain_us"]["batch"]
     p99 = figures.histogram_percentile(drains, 0.99)
     late = sum(count for bound, count in zip(drains["bounds"] + [float("inf")], drains["counts"]) if bound > 250)
@@ -231,7 +232,7 @@ INTERACTIVE_AND_BATCH = {"front": {"class": "interactive"}, "back": {"class": "b
 
 
 def hand_overs(arm):
-    """Of the GPU's lease so far, from one session to another; natively there is none."""
+    """Returns the number of hand-overs of the GPU's lease so far; natively there are none."""
     return arm.status()["devices"][0]["hand_overs"] if arm.name == "gpuwire" else 0
 
 
@@ -259,7 +260,7 @@ def requests(bench):
                 "neighbour %": 100 * rate / bench.alone(arm.name, **neighbour)
             }
             if hands:
-                values["hand-overs a request"] = hands / both["n"]  # two, when nothing interrupts it
+                values["hand-overs a request"] = hands / both["n"]  # two, without an interruption
             if arm.name == "gpuwire" and goal:
                 yield Result(f"request of {name}", arm.name, values, goal[0], both["p99"] <= goal[1](one["p99"]))
             else:
@@ -295,7 +296,7 @@ def co_run(bench):
     for mode in ["infer", "train-small", "train-large"]:
         command = bench.torch(mode)
         plain = None
-        # Scheduling off is what plain co-running gives through gpuwire.
+        # Without scheduling, sessions run side by side through gpuwire.
         for name, arm in [("native", bench.native()), ("gpuwire, open", bench.gpuwire(equal, scheduling=False)),
                           ("gpuwire", bench.gpuwire(equal))]:
             with arm:
@@ -317,7 +318,7 @@ def co_run(bench):
 
 def cost(bench):
     kind = {"kernel_us": 100}
-    # In turn, so that a drift of the machine does not look like a cost.
+    # The arms alternate, so that a drift of the machine does not look like a cost.
     rates = {True: [], False: []}
     for _ in range(3):
         for scheduling in (False, True):
@@ -368,7 +369,8 @@ def hostile(bench):
             every = 100 * sum(rates) / bench.alone(arm.name, **kind)
             values = {"the good one's % of alone": share, "all %": every, "its share": 100 * share / every}
             if arm.name == "gpuwire":
-                # More than half is not taken from anybody: a bad one that wastes its turns does less in them.
+                # More than half is not taken from the other tenant: a hostile tenant that wastes its turns does less
+                # work in them.
                 yield Result(f"beside {name}", arm.name, values, "share moves <= 2 points from 50",
                              100 * share / every >= 48)
             else:

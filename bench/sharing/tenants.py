@@ -1,4 +1,4 @@
-"""Starts tenants of one GPU, natively or through a server, lets them begin together, and collects what they say."""
+"""Starts tenants of one GPU, natively or through a server, makes them begin together, and collects their output."""
 
 import contextlib
 import json
@@ -62,7 +62,7 @@ class Tenant:
         self.process.stdin.flush()
 
     def round(self, seconds):
-        """The line that ends what the last go() began."""
+        """Returns the line that ends the round of the last go()."""
         return json.loads(self.line(seconds + EXTRA_SECONDS))
 
     def result(self, seconds):
@@ -81,7 +81,7 @@ class Tenant:
 
 
 def run_together(starters, seconds, when_ready=lambda: None):
-    """Starts all, lets them begin at the same moment; their results in the same order."""
+    """Starts all, makes them begin at the same time, and returns their results in the same order."""
     tenants = [start() for start in starters]
     try:
         for tenant in tenants:
@@ -120,12 +120,12 @@ class Company:
             program.end()
 
     def await_ready(self):
-        """Why programs are not: {name: text}. They are left out from then on."""
+        """Returns the reasons why programs are not available: {name: text}. They are skipped from then on."""
         until = time.monotonic() + READY_SECONDS
         return self._each(self.programs, lambda program: program.await_ready(max(1, until - time.monotonic())))[1]
 
     def run(self, names, seconds):
-        """Their results. Raises RuntimeError when one of them fails, and leaves that out from then on."""
+        """Returns their results. Raises RuntimeError if one of them fails, and skips it from then on."""
         for name in names:
             if name not in self.programs:
                 raise RuntimeError(f"{name} has failed before")

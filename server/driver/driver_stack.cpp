@@ -40,7 +40,7 @@ tl::expected<DriverStack, std::string> DriverStack::open(ipc::SessionDescriptors
   stack.table_ = std::make_unique<DriverTable>(*front);
   guard.put_before(*stack.table_);
   order.put_before(*stack.table_);
-  // Where nothing stands before the functions that give work, they are timed where they are called.
+  // Without a gate before the functions that give work, the profiler wraps them directly.
   stack.profiler_ = std::make_unique<GpuProfiler>(
       stack.gated_ ? *stack.behind_gate_ : *stack.table_,
       GpuProfiler::Settings{

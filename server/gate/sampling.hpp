@@ -1,5 +1,5 @@
-// How long a device was busy, from looks at it now and then: each look that finds it busy stands for the time since the
-// one before.
+// Estimates the busy time of a device from polls at random times: each poll that finds it busy counts for the time
+// since the previous poll.
 #pragma once
 
 #include <algorithm>
@@ -16,13 +16,13 @@ namespace gpuwire::server {
 // right on average, for much work and for little. Not thread-safe.
 class Sampling {
  public:
-  // Looking begins, or goes on after it was left off: the time until the first look.
+  // Starts or resumes the sampling. Returns the time until the first poll.
   std::chrono::nanoseconds begin() {
     looked_ = PageTime{};
     return random_up_to(kSample);
   }
   std::chrono::nanoseconds pause() { return kSample / 2 + random_up_to(kSample); }
-  // A look at `now`: the time that it stands for.
+  // Called for a poll at `now`. Returns the time that the poll counts for.
   std::chrono::nanoseconds stands_for(PageTime now) {
     auto since = looked_ == PageTime{} ? kSample : now - looked_;
     looked_ = now;

@@ -10,15 +10,15 @@
 namespace gpuwire::server {
 
 enum class WorkKind : uint8_t {
-  compute,   // waits for the compute slice of its context
-  transfer,  // a copy over the host's link: a large one does not
+  compute,   // needs the compute slice of its context
+  transfer,  // a copy over the host's link: a large one does not need it
 };
 
 struct Work {
   WorkKind kind = WorkKind::compute;
   CUstream stream = nullptr;
-  uint64_t key = 0;    // equal for calls of which one takes about as long as another
-  uint64_t bytes = 0;  // of a copy, when known
+  uint64_t key = 0;    // equal for calls that take about the same time
+  uint64_t bytes = 0;  // of a copy, if known
 };
 
 // For generated code: parts of a key.

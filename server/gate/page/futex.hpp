@@ -1,4 +1,4 @@
-// Sleeping on a word of memory that processes share.
+// Sleeps on a word of memory that processes share.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace gpuwire::server {
 
-// Returns when the word is another than `seen`, somebody wakes, the time is over, or for no reason.
+// Returns when the word differs from `seen`, after a wake-up or the time limit, or spuriously.
 inline void futex_wait(const std::atomic<uint32_t>& word, uint32_t seen, std::chrono::nanoseconds at_most) {
   timespec limit{time_t(at_most.count() / 1'000'000'000), long(at_most.count() % 1'000'000'000)};
   ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &limit, nullptr, 0);

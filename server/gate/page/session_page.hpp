@@ -1,10 +1,10 @@
 // The page that the broker's GPU scheduler shares with one worker: the gate that the GPU scheduler sets, and the
 // worker's figures about its work.
 //
-// Both ends are of one build. The worker runs on behalf of a client, so the GPU scheduler trusts no word of the
-// worker's: it may be any number, and may go back. A worker that lies about its own work harms the account of its own
-// tenant only: the gate closes whatever the page contains. The count of completed work decides whether sessions run
-// side by side, which costs others no more than a few percent of their share (scheduler/co_run.hpp).
+// Both ends belong to the same build. The worker runs on behalf of a client, so the GPU scheduler trusts no word that
+// the worker writes: the word may have any value, and may decrease. False figures of a worker only affect its own
+// tenant's account: the gate closes whatever the page contains. The count of completed work decides whether sessions
+// run side by side, which costs others no more than a few percent of their share (scheduler/co_run.hpp).
 #pragma once
 
 #include <atomic>
@@ -17,16 +17,16 @@
 
 namespace gpuwire::server {
 
-// CLOCK_MONOTONIC, which is one for all processes.
+// A time of CLOCK_MONOTONIC, which is the same for all processes.
 using PageTime = std::chrono::nanoseconds;
 inline PageTime page_now() { return std::chrono::steady_clock::now().time_since_epoch(); }
 
-// The values of SessionPage::gate. Zero: everything passes and nothing is counted.
+// The values of SessionPage::gate. Zero: all calls pass without counting.
 struct GateWord {
   static constexpr uint32_t kClosed = 1u << 0;
   static constexpr uint32_t kMetered = 1u << 1;  // submissions are counted and marked; implied by every other bit
   static constexpr uint32_t kSoon =
-      1u << 2;  // closed, and it may open within a millisecond: a waiting thread need not fall asleep
+      1u << 2;  // closed, and it may open within a millisecond: a waiting thread should poll
   static constexpr uint32_t kBoundShift = 8;
   static constexpr uint32_t kBoundMaxUs = (1u << (32 - kBoundShift)) - 1;
 
@@ -34,10 +34,10 @@ struct GateWord {
   bool unhindered() const { return word == 0; }
   bool closed() const { return (word & kClosed) != 0; }
   bool soon() const { return (word & kSoon) != 0; }
-  // How much estimated GPU time may be in flight at once; zero: no bound.
+  // The limit of estimated GPU time in flight; zero: no limit.
   std::chrono::microseconds bound() const { return std::chrono::microseconds(word >> kBoundShift); }
   static uint32_t of(bool open, bool metered, std::chrono::nanoseconds bound) {
-    // A bound below the smallest value of the word is that smallest value, and not none.
+    // A bound below the smallest value of the word becomes that smallest value, and not zero.
     auto us = uint64_t(std::chrono::ceil<std::chrono::microseconds>(bound).count());
     if (us > kBoundMaxUs) us = kBoundMaxUs;
     return (open ? 0 : kClosed) | (metered || !open || us ? kMetered : 0) | uint32_t(us) << kBoundShift;
@@ -51,37 +51,39 @@ struct SessionPage {
 
   // --- written by the GPU scheduler --------------------------------------------------------------------------------
   PageHead head;
-  std::atomic<uint32_t> gate{0};       // a GateWord; workers that wait sleep on it (futex)
-  std::atomic<uint32_t> opening{0};    // grows before the gate is opened
-  std::atomic<uint32_t> attention{0};  // grows when `gate` has changed, and when the worker calls its own in-flight
-                                       // tracker, which sleeps on it (futex)
+  std::atomic<uint32_t> gate{0};     // a GateWord; waiting workers sleep on it (futex)
+  std::atomic<uint32_t> opening{0};  // incremented before the gate is opened
+  std::atomic<uint32_t> attention{
+      0};  // incremented when `gate` has changed, and when the worker wakes its own in-flight
+           // tracker, which sleeps on it (futex)
   std::atomic<uint64_t> copy_bytes_per_ms{0};  // of large copies over the host's link, each direction; zero: no bound
   std::atomic<uint32_t> spin_us{
-      0};  // how long the executor may look for the client's next frame without sleeping, if its own time is less
-  // GPU time charged to the session so far, for a GPU scheduler that follows. A page of an earlier build says zero.
+      0};  // the time for which the executor may poll for the client's next frame, if its own limit is lower
+  // GPU time charged to the session so far, for the GPU scheduler of a later broker. Zero in a page of an earlier
+  // build.
   std::atomic<uint64_t> charged_ns{0};
 
   // --- written by the worker ---------------------------------------------------------------------------------------
-  alignas(64) std::atomic<uint32_t> waiting{0};  // 1: a submission stands at the closed gate
-  std::atomic<uint32_t> in_flight{0};            // 1: submitted work that is not known to be done
+  alignas(64) std::atomic<uint32_t> waiting{0};  // 1: a submission waits at the closed gate
+  std::atomic<uint32_t> in_flight{0};            // 1: submitted work may be unfinished
   std::atomic<uint32_t> answered{0};    // the value of `attention` when the in-flight tracker last acted on `gate`
   std::atomic<uint32_t> started{0};     // the `opening` that first_start belongs to
   std::atomic<int64_t> first_start{0};  // PageTime: when the first work since that opening began on the GPU
-  std::atomic<int64_t> last_end{0};     // PageTime: when the last of its work was seen done; zero: never
+  std::atomic<int64_t> last_end{0};     // PageTime: when its last completion was observed; zero: never
   std::atomic<int64_t> stuck_since{
-      0};  // PageTime: the work in flight has made no progress since; zero: there is none, or it has not begun
-  std::atomic<int64_t> idle_since{0};  // PageTime: the executor has had nothing to do since; zero: it has
+      0};  // PageTime: since then no progress of the work in flight; zero: none in flight, or not begun
+  std::atomic<int64_t> idle_since{0};  // PageTime: since then the executor is idle; zero: it is busy
 
   alignas(64) std::atomic<uint64_t> busy_ns{0};  // GPU time: sums of first start to drain
-  std::atomic<uint64_t> bursts{0};               // times that it went from nothing in flight to something
+  std::atomic<uint64_t> bursts{0};               // the number of times that work began with nothing in flight
   std::atomic<uint64_t> submissions{0};          // of those that were counted
   std::atomic<uint64_t> completions{0};          // of submissions: seen done
   std::atomic<uint64_t> in_flight_ns{0};         // estimated GPU time in flight
-  std::atomic<uint64_t> quiet_ns{0};    // time with nothing in flight and nothing at the gate, up to quiet_since
-  std::atomic<int64_t> quiet_since{0};  // PageTime: it is quiet since; zero: it is not
-  std::atomic<uint64_t> waits{0};       // submissions that found the gate closed
-  std::atomic<uint64_t> waited_ns{0};   // how long they stood there
-  std::atomic<uint64_t> rings{0};       // of the doorbell; for a GPU scheduler that looks instead of sleeping
+  std::atomic<uint64_t> quiet_ns{0};             // time without work in flight or at the gate, up to quiet_since
+  std::atomic<int64_t> quiet_since{0};           // PageTime: since then the session is quiet; zero: it is not
+  std::atomic<uint64_t> waits{0};                // submissions that found the gate closed
+  std::atomic<uint64_t> waited_ns{0};            // the time that they waited there
+  std::atomic<uint64_t> rings{0};                // of the doorbell; for a GPU scheduler that polls instead of sleeping
 
   alignas(64) LinkCounters link;
 };
