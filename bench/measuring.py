@@ -1,4 +1,4 @@
-"""What benchmarks share: the way to programs natively and remotely, what they print as JSON, the machine's facts."""
+"""Common code of benchmarks: running programs natively and remotely, parsing their JSON, facts of the machine."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ RUN_LIMIT_SECONDS = 300
 # The exit code of a program that cannot run here.
 NOT_INSTALLED = 77
 TICKS = os.sysconf("SC_CLK_TCK")
-# Of one core, for each idle session, client and server together.
+# The share of one core for each idle session, client and server together.
 IDLE_SHARE_MAX = 0.002
 
 
@@ -34,7 +34,8 @@ def add_options(parser):
 
 
 def native_environment(build, device):
-    """Of programs on this machine's own driver; on the software device: on its library, in their own process."""
+    """Returns the environment of programs on this machine's own driver; on the software device, on its library in their
+    own process."""
     environment = dict(os.environ)
     if "software" in device:
         environment["LD_LIBRARY_PATH"] = os.path.join(build, "lib", "software_direct")
@@ -92,7 +93,7 @@ def run_json(command, environment=None, limit_seconds=RUN_LIMIT_SECONDS):
 
 def whole_processes_ms(command, count, client_prefix="", environment=None, rest_seconds=0.0,
                        limit_seconds=RUN_LIMIT_SECONDS):
-    """How long each of so many processes took, one after the other, without what the prefix takes."""
+    """Returns the durations of this many processes, one after the other, without the time of the prefix."""
     runner = os.path.join(os.path.dirname(os.path.abspath(__file__)), "whole_processes.py")
     return run_json([*shlex.split(client_prefix), sys.executable, runner, "--count", str(count), "--rest",
                      str(rest_seconds), "--", *command], environment, limit_seconds)
@@ -136,7 +137,8 @@ def processes(root):
 
 
 def processor_seconds(process):
-    """Of all threads that are there, in the nanoseconds of the kernel's scheduler; where it has none, in ticks."""
+    """Returns the time of all present threads, in the nanoseconds of the kernel's scheduler, or in ticks without
+    those."""
     total = 0
     with contextlib.suppress(OSError, ValueError):
         for thread in os.listdir(f"/proc/{process}/task"):

@@ -21,8 +21,8 @@ BETTER, SAME, WORSE, NEW = "better", "same", "worse", "new"
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Of a figure over a road: how many times the native value it is, how many round trips of the raw link it takes (0:
-    it is a rate), and by what share of its median its rounds differ."""
+    """A figure over a transport: as a multiple of the native value, in round trips of the raw link (0: a rate), and the
+    spread of its rounds relative to its median."""
 
     native: float
     round_trips: float
@@ -73,7 +73,7 @@ def page_of(native, columns, round_trips_us):
 
 
 def verdict(was, now):
-    """Whether a row got better or worse by more than the spread of both.
+    """Returns whether a row got better or worse by more than the spread of both.
 
     A change of the product changes both ratios; a machine with another link, or a slower moment of the native side,
     changes one. So both ratios have to exceed the spread, if a row has both.
@@ -113,13 +113,13 @@ def curves(figures):
 
 
 def file_of(device, folder=FOLDER):
-    """Where the page of a card is recorded; `device`: as a server calls it ("1 x NVIDIA H200, driver 580")."""
+    """Returns the path of a card's recorded page; `device`: the server's name of it ("1 x NVIDIA H200, driver 580")."""
     name = re.sub(r"^\d+ x ", "", device).split(",")[0]
     return os.path.join(folder, re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") + ".json")
 
 
 def read(path):
-    """What is recorded, as {"device", "when", "page"}; None: nothing is."""
+    """Returns the record as {"device", "when", "page"}; None: there is none."""
     try:
         with open(path, encoding="utf-8") as file:
             recorded = json.load(file)

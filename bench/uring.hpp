@@ -19,7 +19,7 @@
 
 namespace gpuwire::bench {
 
-// How bytes leave: copied by the kernel (IORING_OP_SEND) or read where they are, from pages that have been registered
+// The way of sending: the kernel copies the bytes (IORING_OP_SEND), or reads them in place from registered pages
 // (IORING_OP_SEND_ZC).
 enum class UringSend : uint8_t { copied, zero_copy };
 
@@ -28,7 +28,7 @@ class Uring {
  public:
   static constexpr unsigned kChain = 8;  // sends that are submitted with one system call
 
-  // Nothing: this kernel, or whoever confines this process, has no io_uring with such sends.
+  // Nothing: the kernel, or this process's confinement, does not offer io_uring with such sends.
   static bool there() {
     io_uring_params parameters{};
     int ring = int(syscall(SYS_io_uring_setup, 2, &parameters));

@@ -17,7 +17,7 @@ def takes_value(option):
 
 
 def kind_of(option):
-    """"words", "files" or "anything": what may stand behind it."""
+    """Returns "words", "files" or "anything": the kind of values of an option."""
     if option.get("values"):
         return "words"
     return "files" if any(word in FILES for word in option["value"].replace("|", " ").split()) else "anything"

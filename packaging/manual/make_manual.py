@@ -10,9 +10,9 @@ import completions
 import markdown_page
 import roff
 
-# `top` and `usage` are in both packages, of which the server's has the client's with it.
+# `top` and `usage` are in both packages, and the server's package depends on the client's.
 CLIENT = ("run", "shell", "env", "attach", "detach", "info", "queue", "end", "top", "usage")
-# The documents that describe a file: page, package, what NAME says.
+# The documents that describe a file: page, package, text of NAME.
 CONFIGURATIONS = {
     "gpuwire-server.toml": ("docs/configuration.md", "server", "the configuration of a gpuwire server"),
     "gpuwire-client.toml": ("docs/client_configuration.md", "client", "the configuration of gpuwire's client"),

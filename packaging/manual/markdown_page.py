@@ -1,4 +1,5 @@
-"""One of docs/ as a man page: headings, paragraphs, lists, tables and code, which is all that these documents have."""
+"""Converts a page of docs/ to a man page: headings, paragraphs, lists, tables and code, which is all that these pages
+contain."""
 
 import re
 
@@ -6,7 +7,7 @@ import roff
 
 
 def inline(text):
-    """Emphasis, code and links of one paragraph."""
+    """Converts emphasis, code and links of one paragraph."""
     text = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", text)
     parts = re.split(r"(`[^`]+`|\*\*[^*]+\*\*|\*[^*]+\*)", text)
     out = []
@@ -24,7 +25,7 @@ def inline(text):
 
 
 def table_entries(lines):
-    """A table of words and what they mean: the first cell is the term, the others are its text."""
+    """Converts a table: the first cell is the term, the others are its text."""
     out = []
     for line in lines:
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
@@ -37,7 +38,7 @@ def table_entries(lines):
 
 
 def blocks(text):
-    """(kind, lines) of each block of the document."""
+    """Returns (kind, lines) of each block of the document."""
     found, lines = [], text.split("\n")
     at = 0
     while at < len(lines):

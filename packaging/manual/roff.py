@@ -1,4 +1,4 @@
-"""Text as man pages: what roff would read as its own is escaped."""
+"""Writes text as man pages: escapes characters that roff would interpret."""
 
 import re
 
@@ -37,8 +37,8 @@ def paragraphs(text):
 
 
 def footer_sections(text):
-    """Of a help's end: "Title:" and indented lines, or "Title: a sentence.", each a section; what else there is stands
-    under NOTES."""
+    """Converts the end of a help text: "Title:" and indented lines, or "Title: a sentence.", become sections; other
+    text goes under NOTES."""
     out, notes = [], []
     for block in re.split(r"\n\s*\n", text.strip("\n")):
         lines = [line for line in block.split("\n")]

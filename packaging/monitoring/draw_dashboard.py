@@ -18,7 +18,7 @@ DASHBOARD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "grafana_da
 CELL_WIDTH, CELL_HEIGHT, GAP, MARGIN = 44, 26, 6, 10  # of Grafana's grid of 24 columns
 POINTS, LEGEND_HEIGHT, TITLE_HEIGHT, AXIS_WIDTH = 49, 14, 20, 52
 COLOURS = ("#3b7dd8", "#e0822f", "#3f9e4d", "#c23b3b", "#8160b8", "#7f6a5b")
-# What the labels that a legend names have in the example.
+# The example values of the labels in legends.
 EXAMPLES = {
     "gpu": ("0", "1"),
     "tenant": ("anna", "ben", "batch"),
@@ -27,7 +27,7 @@ EXAMPLES = {
     "reason": ("token", "queue_full", "expired"),
     "class": ("interactive", "batch"),
 }
-# The largest figure of the example, and how one is written.
+# The largest value of the example, and its format.
 UNITS = {
     "percentunit": (1, lambda value: f"{100 * value:.0f} %"),
     "bytes": (80 * 2**30, lambda value: f"{value / 2**30:.0f} GiB"),
@@ -39,7 +39,7 @@ UNITS = {
 
 
 def series_of(panel):
-    """The names of a panel's series, with examples in the place of labels."""
+    """Returns the names of a panel's series, with example values of the labels."""
     names = []
     for target in panel["targets"]:
         legend = target["legendFormat"]
@@ -53,7 +53,7 @@ def series_of(panel):
 
 
 def figures(panel, series):
-    """Between 0 and 1, a slow curve that the names give."""
+    """Returns a value of a slow curve between 0 and 1, which depends on the names."""
     digest = hashlib.sha256(f"{panel['title']}/{series}".encode()).digest()
     level, swing, phase, turns = (byte / 255 for byte in digest[:4])
     return [
@@ -107,7 +107,7 @@ class Drawing:
                        for i, value in enumerate(figures(panel, name))], colour)
 
     def legend(self, names, left, bottom, width):
-        """How many rows it takes, the last one at the bottom."""
+        """Returns the number of rows; the last one is at the bottom."""
         rows, used = [[]], 0
         for name, colour in zip(names, itertools.cycle(COLOURS)):
             wide = 18 + 6 * len(name)

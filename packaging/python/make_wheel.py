@@ -12,9 +12,10 @@ import zipfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.dirname(os.path.dirname(HERE))
-# What a wheel has no place for (pages, completions), and what pip would overwrite in an upgrade (the configuration).
+# Files without a place in a wheel (pages, completions), and files that pip would overwrite in an upgrade (the
+# configuration).
 LEFT_OUT = ("share", "etc")
-# The earliest that a zip archive knows: the same client makes the same wheel.
+# The earliest time of a zip archive, so that the same client gives the same wheel.
 TIME = (1980, 1, 1, 0, 0, 0)
 METADATA = """Metadata-Version: 2.1
 Name: gpuwire-client
@@ -43,7 +44,7 @@ class Wheel:
     def add(self, name, content, mode=0o644):
         entry = zipfile.ZipInfo(name, TIME)
         entry.compress_type = zipfile.ZIP_DEFLATED
-        # pip gives a file back the right to be executed.
+        # pip restores the permission to execute a file.
         entry.external_attr = (stat.S_IFREG | mode) << 16
         self.archive.writestr(entry, content)
         digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
@@ -62,7 +63,7 @@ class Wheel:
 
 
 def files(top):
-    """The paths below a folder, relative to it; links are left to the caller."""
+    """Returns the paths below a folder, relative to it; the caller handles links."""
     for folder, folders, names in os.walk(top):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
         for name in sorted(names):

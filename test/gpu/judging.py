@@ -1,4 +1,4 @@
-"""What a run of a program says, and whether a remote run says the same as the native one.
+"""Interprets the output of a program's run, and compares a remote run with the native one.
 
 A program prints, as far as it applies: `NAME: right, within TOLERANCE` for each comparison with its own reference,
 `CHECKSUM NAME HEX` for results that

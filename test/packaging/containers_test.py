@@ -249,7 +249,7 @@ class Dockerfiles(unittest.TestCase):
             self.assertIn('"tenant":"anna"', server.machine.read("/var/log/gpuwire/audit.log"))  # of its admission
             self.assertTrue(os.listdir(server.machine.path("/var/cache/gpuwire/modules")))
 
-            # What client.yaml copies into its volume, and starts from there.
+            # Tests the files that client.yaml copies into its volume, and a start from there.
             client.machine.run("mkdir", "/gpuwire")
             client.machine.run("cp", "-rL", "/opt/gpuwire/.", "/gpuwire")
             ran = client.machine.run("env", "GPUWIRE_SERVER=gpuhost:9750", "/gpuwire/bin/gpuwire", "run", "--",

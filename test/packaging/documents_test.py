@@ -20,11 +20,11 @@ TREE = ("bench", "client_stub", "cmake", "command_line", "docs", "examples", "pa
 NAMES_OF_OTHERS = {"README.md", "docs/compatibility.md"}
 # Texts of the C library, not of gpuwire.
 FOREIGN = {"unknown host"}
-# What a user is told is found by rule: the sentences (two spaces or more) among the literals that these calls are given
-# in these folders. They are a line of the client's in a program, a refusal of a connection or login, an error of a
-# command, a mistake in a configuration file or option, a warning or error in the server's log. Not among them: what the
-# server's own processes say to each other (tl::unexpected elsewhere), which a user sees as the tail of a line that is
-# among them; and what CUDA, NVML and nvidia-smi answer in NVIDIA's words.
+# The messages for users are found by a rule: the sentences (with two spaces or more) among the literal arguments of
+# these calls in these folders. A message is a line of the client in a program, a refusal of a connection or login, an
+# error of a command, a mistake in a configuration file or option, or a warning or error in the server's log. The rule
+# excludes errors between the server's own processes (tl::unexpected elsewhere), which a user sees at the end of another
+# message, and answers of CUDA, NVML and nvidia-smi in NVIDIA's words.
 LINES = r"log_stderr|send_answer|not_ready|refuse|refuse_all|refused|end|close"
 ERRORS = r"tl::unexpected|fail|failed|wrong|ValidationError|std::fprintf|push_back|emplace_back"
 LOG = r"spdlog::warn|spdlog::error|spdlog::critical"

@@ -53,7 +53,7 @@ class Cluster:
         self.environment = {"PATH": PATH, "SLURM_CONF": self.path("slurm.conf"), "LC_ALL": "C", "HOME": self.folder}
         for name in ("munge", "state", "spool", "log", "run"):
             os.mkdir(self.path(name), 0o755)
-        # Where the tokens of jobs lie, of each node; of the first one it is "jobs".
+        # The folders of jobs' tokens, for each node; the first node's is "jobs".
         self.job_folders = [self.path("jobs" + (str(i) if i else "")) for i in range(nodes)]
         for folder in self.job_folders:
             os.mkdir(folder)

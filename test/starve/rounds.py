@@ -1,5 +1,5 @@
-"""What the tools here share: processes that only compute, threads that get next to no time, and runs of a command again
-and again, of which the failed ones are kept."""
+"""Common code of these tools: computing processes, starved threads, and repeated runs of a command, of which the output
+of failed runs is kept."""
 
 import concurrent.futures
 import contextlib

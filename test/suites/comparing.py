@@ -5,8 +5,8 @@ import base64
 import math
 import struct
 
-# Of a case, both ways: equal to the last bit (or outcome); the values within the case's tolerance; different; different
-# while the native side differs from itself too; without an outcome on a side, since the process had ended before.
+# Verdicts about a case: equal to the last bit (or outcome); values within the case's tolerance; different; different,
+# and the native side differs from itself, too; no outcome on one side, because the process had ended before.
 VERDICTS = ("equal", "close", "differ", "unsteady", "not run")
 PASSED = "pass"
 # Outcomes of a process and not of a case: a crash, an exit status, a silence for too long.

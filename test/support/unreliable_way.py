@@ -54,8 +54,8 @@ class _Way:
         self._blocked = False
 
     def swallow(self):
-        """What either end sends over the connections that there are is taken and never passed on, nor is either end's
-        leaving. Others are accepted, and stand still until pass_on()."""
+        """Reads and discards all data of the present connections, and does not forward either end's closing. Accepts
+        further connections, which are blocked until pass_on()."""
         with self._lock:
             self._swallows = True
             for connection in self._open:

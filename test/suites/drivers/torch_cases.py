@@ -186,7 +186,7 @@ class Operators(Tables):
             self.case(recorder, case + " twice backward", tolerance, twice)
 
     def gradients(self, outputs, inputs, create_graph):
-        """Of outputs weighted with one, as to inputs."""
+        """Computes gradients of the outputs, weighted with one, with respect to the inputs."""
         ones = [self.torch.ones_like(output) for output in outputs]
         return self.torch.autograd.grad(outputs, inputs, ones, create_graph=create_graph, allow_unused=True,
                                         retain_graph=True)

@@ -13,7 +13,7 @@ TOLERANCES = {"float32": (1e-4, 1e-5), "bfloat16": (3e-2, 3e-2)}
 COMMON = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 DECODER = {**COMMON, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 GATED = {**DECODER, "num_key_value_heads": 2, "intermediate_size": 128, "max_position_embeddings": 64}
-# By family: the class of automatic models, and what makes it tiny.
+# By family: the class of automatic models, and the settings of a tiny model.
 FAMILIES = {
     "gpt2": ("CausalLM", {**COMMON, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64}),
     "llama": ("CausalLM", GATED),
