@@ -72,7 +72,7 @@ inline constexpr size_t kStartsForSessions = 1;
 // connecting to replace them. With the default of four, sixteen sessions have lanes.
 inline constexpr unsigned kLanesPerTenantMax = 64;
 // Lanes of a session where the configuration names no number. Inside TLS each lane encrypts on a core of its own, so
-// the rate grows up to a higher number (docs/performance.md).
+// the rate grows up to a higher number (docs/architecture.md).
 inline constexpr unsigned kLanesUsual = 4, kLanesUsualTls = 8;
 // Audited events of a session, for lost connections and for refused resumptions each: the burst, and the time for one
 // more. The line of the session's end counts the others.
