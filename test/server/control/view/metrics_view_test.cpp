@@ -204,6 +204,49 @@ TEST_CASE("Small sizes are in MiB, and a share is never over what there is") {
   CHECK(text.find("100.0   1.0  lease") != std::string::npos);
 }
 
+TEST_CASE("The column MEMORY of top has what is used of the limit on the GPU where most is used") {
+  constexpr uint64_t kMiB = 1ull << 20, kGiB = 1ull << 30;
+  // Returns the column's cell in the row that begins with `name`, of the table whose heading begins so.
+  auto cell = [](const Snapshot& now, const std::string& heading, const std::string& name, size_t width) {
+    size_t end = 0;
+    for (const std::string& line : top_lines(Interval(sample_snapshot(), now), SortKey::gpu, width)) {
+      if (line.starts_with(heading)) end = line.find("MEMORY") + std::string("MEMORY").size();
+      if (end == 0 || line.empty() || line.find(name) != line.find_first_not_of(' ')) continue;
+      const std::string until = line.substr(0, end);
+      return until.substr(until.rfind("  ") + 2);
+    }
+    return std::string("no such row");
+  };
+  struct Case {
+    uint64_t first, second, limit;
+    const char* shown;
+  };
+  for (const Case& one : {Case{20 * kGiB, 30 * kGiB, 40 * kGiB, "30.0 / 40.0 GiB"},
+                          Case{30 * kGiB, 20 * kGiB, 40 * kGiB, "30.0 / 40.0 GiB"},
+                          Case{30 * kGiB, 20 * kGiB, 0, "30.0 GiB"}, Case{0, 0, 40 * kGiB, "0 / 40.0 GiB"},
+                          Case{0, 0, 0, "0 MiB"}, Case{5 * kMiB, 300 * kMiB, 512 * kMiB, "300 / 512 MiB"}}) {
+    CAPTURE(one.shown);
+    Snapshot now = sample_later();
+    SessionMetrics& session = now.sessions[0];
+    session.memory_limit_bytes = one.limit;
+    session.devices.resize(2);
+    session.devices[0].memory_used_bytes = one.first;
+    session.devices[1].device = 1;
+    session.devices[1].memory_used_bytes = one.second;
+    TenantMetrics& tenant = now.tenants[0];
+    tenant.devices.resize(2);
+    tenant.devices[1].device = 1;
+    tenant.devices[0].memory_used_bytes = tenant.devices[0].memory_held_bytes = one.first;
+    tenant.devices[1].memory_used_bytes = tenant.devices[1].memory_held_bytes = one.second;
+    for (TenantDeviceMetrics& device : tenant.devices) device.memory_limit_bytes = one.limit;
+    // A screen of 80 columns has no room for others, and keeps this one.
+    for (size_t width : {0, 80}) {
+      CHECK(cell(now, "SESSION  PROGRAM", "3  python", width) == one.shown);
+      CHECK(cell(now, "TENANT  CLASS", "alice", width) == one.shown);
+    }
+  }
+}
+
 TEST_CASE("No control character of a client reaches the terminal, and no line is wider than it") {
   Snapshot before = sample_snapshot(), after = sample_later();
   for (const std::string& line : top_lines(Interval(before, after), SortKey::gpu, 72)) {
