@@ -97,14 +97,15 @@ struct Configuration {
   std::filesystem::path budget_file;        // for the used GPU time of budgets; empty: the default one
   uint64_t adopt_grace_ms = 5 * 60 * 1000;  // the time for which sessions run without a server; 0: they end with it
   unsigned sessions_max = 64;
-  unsigned sessions_per_gpu_max = 0;     // 0: no bound
-  std::string metrics_listen;            // HOST:PORT of the Prometheus endpoint; empty: none
-  std::string web_listen;                // HOST:PORT of the web page; empty: none
-  std::filesystem::path control_socket;  // for top, status and admin; empty: the default
-  std::filesystem::path audit_log;       // empty: audit lines go to the log
-  bool scheduling = true;                // false: the hardware shares the GPUs; for measuring the cost of scheduling
-  double batch_floor = 0.05;             // of each GPU's time: batch's, while interactive tenants keep the GPU
-  std::string log_format = "text";       // or "json"
+  unsigned sessions_per_gpu_max = 0;               // 0: no bound
+  std::string metrics_listen;                      // HOST:PORT of the Prometheus endpoint; empty: none
+  std::string web_listen;                          // HOST:PORT of the web page; empty: none
+  std::filesystem::path web_certificate, web_key;  // of the web page; empty: it is not encrypted
+  std::filesystem::path control_socket;            // for top, status and admin; empty: the default
+  std::filesystem::path audit_log;                 // empty: audit lines go to the log
+  bool scheduling = true;           // false: the hardware shares the GPUs; for measuring the cost of scheduling
+  double batch_floor = 0.05;        // of each GPU's time: batch's, while interactive tenants keep the GPU
+  std::string log_format = "text";  // or "json"
   std::vector<TenantConfiguration> tenants;
 };
 

@@ -230,11 +230,21 @@ void read_http_listen(Section& server, std::string_view key, bool anywhere, std:
   if (seen.wrong.empty() && !seen.loopback && !anywhere)
     seen.wrong =
         "must be an address of loopback: the page is not encrypted, and who signs in would show the token to the "
-        "network. Put a proxy with TLS before it, or, if the network is yours alone, set allow_unencrypted_network = "
-        "true";
+        "network. Set web_certificate and web_key, put a proxy with TLS before it, or, if the network is yours alone, "
+        "set allow_unencrypted_network = true";
   if (seen.wrong.empty()) return;
   server.wrong(key, seen.wrong);
   listen.clear();
+}
+
+void read_web(Section& server, Configuration& out) {
+  const bool certificate = server.node("web_certificate"), key = server.node("web_key");
+  read_http_listen(server, "web_listen", certificate || out.allow_unencrypted_network, out.web_listen);
+  if (certificate && !key) server.wrong("web_certificate", "needs web_key, the file with its private key");
+  if (key && !certificate) server.wrong("web_key", "needs web_certificate, the file with the certificate of this key");
+  if (certificate && !server.node("web_listen"))
+    server.wrong("web_certificate", "needs web_listen, the address of the web page");
+  if (out.web_certificate.empty() || out.web_key.empty()) out.web_certificate.clear(), out.web_key.clear();
 }
 
 void read_paths(Section& server, Configuration& out) {
@@ -250,7 +260,9 @@ void read_paths(Section& server, Configuration& out) {
   path("dedup_directory", out.dedup_directory);
   path("budget_file", out.budget_file);
   read_http_listen(server, "metrics_listen", true, out.metrics_listen);
-  read_http_listen(server, "web_listen", out.allow_unencrypted_network, out.web_listen);
+  path("web_certificate", out.web_certificate);
+  path("web_key", out.web_key);
+  read_web(server, out);
   if (auto format = server.word("log_format", {"text", "json"})) out.log_format = *format == 0 ? "text" : "json";
 }
 

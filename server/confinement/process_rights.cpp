@@ -67,6 +67,11 @@ constexpr const char* kWebCalls[] = {
     "getsockname",
 };
 
+// Of the process that speaks TLS for it: it takes the connections, and passes the bytes of each on over a pair.
+constexpr const char* kWebTlsCalls[] = {
+    "accept", "accept4", "getpeername", "getsockname", "socketpair",
+};
+
 constexpr const char* kWorkerCalls[] = {
     // Memory: mappings of the driver, of programs' addresses, of files.
     "mmap",
@@ -300,6 +305,16 @@ const ProcessRights kRights[] = {
      .limits = "no core file",
      .calls = kLoginCalls,
      .more_calls = kWebCalls,
+     .rules = kSendingRules},
+    {.kind = ProcessKind::web_tls,
+     .name = "web page's TLS",
+     .user = "nobody, without capabilities",
+     .files = "none",
+     .sockets =
+         "the one where the page is, which the broker hands it, and its visitors'; pairs, connected to each other",
+     .limits = "no core file",
+     .calls = kLoginCalls,
+     .more_calls = kWebTlsCalls,
      .rules = kSendingRules},
     {.kind = ProcessKind::worker,
      .name = "worker",

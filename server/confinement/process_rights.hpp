@@ -12,7 +12,7 @@
 
 namespace gpuwire::server {
 
-enum class ProcessKind : uint8_t { login, web, worker, rdma_worker };
+enum class ProcessKind : uint8_t { login, web, web_tls, worker, rdma_worker };
 
 struct ProcessRights {
   ProcessKind kind;

@@ -1,11 +1,13 @@
 #include "server/identity/expiry.hpp"
 
 #include <algorithm>
+#include <fstream>
 #include <tuple>
 
 #include <fmt/format.h>
 
 #include "server/identity/administration.hpp"
+#include "server/identity/identity_directory.hpp"
 
 namespace gpuwire::server {
 
@@ -42,6 +44,16 @@ tl::expected<std::vector<Expiry>, std::string> expiries(const std::filesystem::p
   return found;
 }
 
+tl::expected<Expiry, std::string> expiry_of_page(const std::filesystem::path& certificate) {
+  std::ifstream file(certificate);
+  std::string text(kPemBytesMax, '\0');
+  file.read(text.data(), std::streamsize(text.size()));
+  text.resize(size_t(file.gcount()));
+  auto read = read_certificate(text);
+  if (!read) return tl::unexpected(fmt::format("{}: {}", certificate.string(), read.error()));
+  return Expiry{.of = Expiry::Of::page, .tenant = {}, .expires = expiry_of(read->get())};
+}
+
 std::string expiry_line(const Expiry& what, WallTime now) {
   if (what.renewed || what.expires > now + kExpiryNotice) return {};
   const auto days = std::chrono::duration_cast<std::chrono::days>(what.expires - now).count();
@@ -54,6 +66,9 @@ std::string expiry_line(const Expiry& what, WallTime now) {
       return fmt::format("the certificate authority {}, and with it all that it has signed: gpuwire admin renew --ca",
                          when);
     case Expiry::Of::server: return fmt::format("the server's certificate {}: gpuwire admin renew", when);
+    case Expiry::Of::page:
+      return fmt::format("the web page's certificate {}: put a new one in the place of web_certificate and web_key",
+                         when);
     case Expiry::Of::tenant: break;
   }
   const bool token = what.kind == CredentialKind::token, of_user = !what.user.empty();
@@ -66,6 +81,7 @@ const char* name_of(Expiry::Of what) {
   switch (what) {
     case Expiry::Of::authority: return "authority";
     case Expiry::Of::server: return "server";
+    case Expiry::Of::page: return "web page";
     case Expiry::Of::tenant: return "tenant";
   }
   return "?";

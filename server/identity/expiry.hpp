@@ -17,7 +17,7 @@ inline constexpr std::chrono::hours kExpiryNotice{30 * 24};
 inline constexpr std::chrono::hours kExpiryForgotten{30 * 24};
 
 struct Expiry {
-  enum class Of : uint8_t { authority, server, tenant } of = Of::server;
+  enum class Of : uint8_t { authority, server, page, tenant } of = Of::server;
   std::string tenant;  // of a tenant's
   std::string user;    // the user of the tenant who owns it; empty: no particular user
   CredentialKind kind = CredentialKind::certificate;
@@ -32,8 +32,11 @@ std::vector<Expiry> expiries_of(const Register& credentials, WallTime now);
 // Returns the expiries of authority, server and tenants, in this order. The error names the file.
 tl::expected<std::vector<Expiry>, std::string> expiries(const std::filesystem::path& directory, WallTime now);
 
-// Returns for example "the server's certificate expires on 2026-12-05 17:00 UTC, in 12 days: gpuwire admin renew";
-// empty: the credential does not expire within kExpiryNotice, or was renewed.
+// That of the web page's certificate (web_certificate). The error names the file.
+tl::expected<Expiry, std::string> expiry_of_page(const std::filesystem::path& certificate);
+
+// "the server's certificate expires on 2026-12-05 17:00 UTC, in 12 days: gpuwire admin renew"; empty: it is not due
+// within kExpiryNotice, or has been renewed.
 std::string expiry_line(const Expiry& what, WallTime now);
 const char* name_of(Expiry::Of what);
 const char* name_of(CredentialKind kind);

@@ -3,31 +3,13 @@
 #include <fmt/format.h>
 
 #include "protocol/tls/context.hpp"
+#include "server/identity/client_certificates.hpp"
 #include "server/identity/identity_directory.hpp"
 
 namespace gpuwire::server {
 namespace {
 
-constexpr size_t kCertificateChainBytesMax = 16u << 10;
-
 using Failure = tl::unexpected<std::string>;
-
-// The first error of a verification is stored with the connection, so that a later success does not hide it.
-int error_index() {
-  static const int index = SSL_get_ex_new_index(0, nullptr, nullptr, nullptr, nullptr);
-  return index;
-}
-
-// Lets the handshake finish with any certificate, so that the client can get a readable reason. The certificate is
-// refused when it is evaluated (shown_certificate); until then the client has no more rights than one without a
-// certificate.
-int note_verification(int ok, X509_STORE_CTX* verification) {
-  auto* connection = static_cast<SSL*>(X509_STORE_CTX_get_ex_data(verification, SSL_get_ex_data_X509_STORE_CTX_idx()));
-  if (!ok && !SSL_get_ex_data(connection, error_index()))
-    SSL_set_ex_data(connection, error_index(),
-                    reinterpret_cast<void*>(intptr_t(X509_STORE_CTX_get_error(verification))));
-  return 1;
-}
 
 struct Parts {
   CertificateHandle authority, certificate;
@@ -56,19 +38,14 @@ tl::expected<Parts, std::string> read_parts(const IdentityTexts& texts, WallTime
 }
 
 bool configure(SSL_CTX* context, const Parts& parts) {
-  SSL_CTX_set_verify(context, SSL_VERIFY_PEER, note_verification);
-  if (!tls::restrict_server(context)) return false;
+  if (!ask_for_certificates(context, parts.authority.get()) || !tls::restrict_server(context)) return false;
   // No byte beyond the present record is read: the bytes after a client's login are for its worker.
   SSL_CTX_set_read_ahead(context, 0);
   SSL_CTX_set_default_read_buffer_len(context, 0);
   SSL_CTX_set_mode(context,
                    SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-  SSL_CTX_set_max_cert_list(context, long(kCertificateChainBytesMax));
-  X509_STORE_set_flags(SSL_CTX_get_cert_store(context), X509_V_FLAG_X509_STRICT);
   return SSL_CTX_use_certificate(context, parts.certificate.get()) == 1 &&
-         SSL_CTX_use_PrivateKey(context, parts.key.get()) == 1 &&
-         X509_STORE_add_cert(SSL_CTX_get_cert_store(context), parts.authority.get()) == 1 &&
-         SSL_CTX_add_client_CA(context, parts.authority.get()) == 1;
+         SSL_CTX_use_PrivateKey(context, parts.key.get()) == 1;
 }
 
 }  // namespace
@@ -93,19 +70,6 @@ tls::Connection ServerIdentity::connect(int socket) const {
   if (!connection || SSL_set_fd(connection.get(), socket) != 1) return nullptr;
   SSL_set_accept_state(connection.get());
   return connection;
-}
-
-std::optional<ShownCertificate> ServerIdentity::shown_certificate(SSL* connection) {
-  X509* certificate = SSL_get0_peer_certificate(connection);
-  if (!certificate) return std::nullopt;
-  int error = int(reinterpret_cast<intptr_t>(SSL_get_ex_data(connection, error_index())));
-  if (error == X509_V_OK) error = int(SSL_get_verify_result(connection));
-  ShownCertificate shown{
-      .serial = serial_of(certificate), .verify_error = error, .expires = to_words(expiry_of(certificate))};
-  // An unverified name is untrusted text.
-  if (auto tenant = tenant_of(certificate); tenant) shown.tenant = *tenant;
-  if (error != X509_V_OK) shown.verify_text = X509_verify_cert_error_string(error);
-  return shown;
 }
 
 }  // namespace gpuwire::server

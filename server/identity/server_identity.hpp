@@ -7,13 +7,11 @@
 #include <string>
 #include <string_view>
 
-#include <openssl/ssl.h>
 #include <tl/expected.hpp>
 
 #include "protocol/tls/openssl.hpp"
 #include "server/identity/identity_directory.hpp"
 #include "server/identity/register.hpp"
-#include "server/identity/tenant_choice.hpp"
 
 namespace gpuwire::server {
 
@@ -45,8 +43,6 @@ class ServerIdentity {
   // Makes the server's TLS end for a connected, non-blocking socket; null: out of memory. The caller keeps the
   // ownership of `socket`.
   tls::Connection connect(int socket) const;
-  // Returns the client's certificate after the handshake; none: no certificate.
-  static std::optional<ShownCertificate> shown_certificate(SSL* connection);
 
  private:
   ServerIdentity() = default;

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include "protocol/tls/context.hpp"
+#include "server/identity/client_certificates.hpp"
 #include "server/login/limits.hpp"
 
 namespace gpuwire::server {
@@ -106,7 +107,7 @@ uint64_t AuthSocket::bytes_received() const {
 }
 
 std::optional<ShownCertificate> AuthSocket::shown_certificate() const {
-  return tls_ ? ServerIdentity::shown_certificate(tls_.get()) : std::nullopt;
+  return tls_ ? server::shown_certificate(tls_.get()) : std::nullopt;
 }
 
 tl::expected<std::string, std::string> AuthSocket::session_key() const {

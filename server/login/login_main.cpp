@@ -6,7 +6,6 @@
 #include <string>
 
 #include <boost/asio/io_context.hpp>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "command_line/command_line.hpp"
@@ -35,14 +34,6 @@ void rehearse() {
     std::copy(bytes.begin(), bytes.end(), space.begin());
     reader.filled(bytes.size());
   }
-}
-
-// Each connection needs a descriptor, up to the limit of connections.
-void allow_descriptors() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 int run() {

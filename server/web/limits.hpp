@@ -26,7 +26,21 @@ inline constexpr size_t kAnswerBytesMax = 64u << 20;
 inline constexpr size_t kRowsMax = 500;  // of a table
 inline constexpr std::chrono::milliseconds kAcceptRetry{100};
 
-// Sign-in attempts of one address: the burst, and the time for one more. A successful attempt is free.
+// TLS: connections before the end of their handshake; one more closes the oldest of its address, if that has its share,
+// or of the address that has most.
+inline constexpr size_t kHandshakesMax = 128, kHandshakesPerAddressMax = 32;
+inline constexpr size_t kHandshakeBytesMax = 64u << 10;  // of a visitor
+inline constexpr std::chrono::seconds kHandshakeTime{10};
+// Connections behind their handshake: those of the page, and those that the page has closed and the visitor has not.
+inline constexpr size_t kRelaysMax = kConnectionsMax + 64;
+inline constexpr std::chrono::seconds kRelayWriteTime{10};  // for a visitor to take a piece
+inline constexpr size_t kRelayPieceBytes = 16u << 10;
+inline constexpr std::chrono::seconds kRelayCloseTime{5};  // for a visitor to close what the page has closed
+inline constexpr size_t kArrivalBytesMax = 4096;           // of the words that come with a connection
+inline constexpr size_t kShownTextBytesMax = 256;          // of a text of a certificate
+
+// Sign-in attempts of one address: the burst, and the time for one more. A successful attempt is free. Certificates
+// that do not count are attempts, too.
 inline constexpr unsigned kAttemptsAtOnce = 20;
 inline constexpr std::chrono::seconds kAttemptRefill{3};
 inline constexpr size_t kAttemptAddressesMax = 1024;  // further addresses share one bucket

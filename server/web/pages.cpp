@@ -62,10 +62,16 @@ std::string view_page(View view, const Visitor& visitor, const std::vector<Part>
   return (html + end_of_page()).str();
 }
 
-std::string sign_in_page(const std::string& csrf, const std::string& wrong) {
+std::string sign_in_page(const std::string& csrf, const std::string& holder, const std::string& wrong) {
   Html content;
   if (!wrong.empty())
     content += Html::markup("<p class=\"bad\" role=\"alert\" id=\"wrong\">") + wrong + Html::markup("</p>\n");
+  if (!holder.empty())
+    content += Html::markup("<form method=\"post\" action=\"sign-in\">\n") + csrf_field(csrf) +
+               Html::markup(
+                   "<input type=\"hidden\" name=\"by\" value=\"certificate\">\n"
+                   "<button type=\"submit\">Sign in as <bdi>") +
+               holder + Html::markup("</bdi> with the certificate</button>\n</form>\n");
   content += Html::markup("<form method=\"post\" action=\"sign-in\">\n") + csrf_field(csrf) +
              Html::markup(
                  "<label for=\"secret\">Token or code</label>\n"

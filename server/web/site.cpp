@@ -41,6 +41,21 @@ Reply asset(std::string_view body, const char* type) {
   return reply;
 }
 
+bool is_from_elsewhere(const Request& request) {
+  return !request.fetch_site.empty() && request.fetch_site != "same-origin" && request.fetch_site != "none";
+}
+
+// A credential that is shown and does not count is refused, whatever else is shown (docs/security.md).
+Reply certificate_refused(const Request& request) {
+  Reply reply =
+      message(403, "Your certificate is refused",
+              "Your browser has shown a certificate that does not count here: " + request.certificate.refusal +
+                  ". Ask for a new one; or close the browser, show no certificate when it asks for one, and "
+                  "sign in with a token.");
+  reply.last = true;  // the browser may show another certificate on its next connection
+  return reply;
+}
+
 // Returns the form for a visitor without a sign-in; its token belongs to a cookie that is set with it.
 Reply sign_in_form(const Request& request, const std::string& wrong) {
   Reply reply;
@@ -50,7 +65,7 @@ Reply sign_in_form(const Request& request, const std::string& wrong) {
     reply.cookies.push_back(cookie(kFormCookie, value, request.encrypted));
   }
   reply.status = wrong.empty() ? 200 : 403;
-  reply.body = sign_in_page(csrf_of(value), wrong);
+  reply.body = sign_in_page(csrf_of(value), request.certificate.holder, wrong);
   return reply;
 }
 
@@ -60,10 +75,15 @@ Reply signed_out(const Request& request) {
   return reply;
 }
 
+Reply signed_in(const Request& request, const std::string& ticket) {
+  Reply reply = redirection("overview");
+  reply.cookies.push_back(cookie(kTicketCookie, ticket, request.encrypted));
+  reply.cookies.push_back(cookie(kFormCookie, "", request.encrypted));
+  return reply;
+}
+
 bool is_of_this_site(const Request& request, const char* cookie_name) {
-  const bool elsewhere =
-      !request.fetch_site.empty() && request.fetch_site != "same-origin" && request.fetch_site != "none";
-  return !elsewhere && is_csrf_of(field(request.cookies, cookie_name), field(request.form, "csrf"));
+  return !is_from_elsewhere(request) && is_csrf_of(field(request.cookies, cookie_name), field(request.form, "csrf"));
 }
 
 // Returns the ticket of the request's cookie; empty if the cookie is longer than any ticket.
@@ -114,6 +134,7 @@ void Site::answer_get(const Request& request, Done done) {
   if (request.path == "style.css") return done(asset(kStyleSheet, "text/css; charset=utf-8"));
   if (request.path == "live.js") return done(asset(kLiveScript, "text/javascript; charset=utf-8"));
   if (request.path == "icon.svg") return done(asset(kIcon, "image/svg+xml"));
+  if (!request.certificate.refusal.empty()) return done(certificate_refused(request));
   if (request.path == "sign-in") return done(sign_in_form(request, ""));
   if (request.path == "end") return end(request, std::move(done));
   if (request.path == "events") {
@@ -129,6 +150,7 @@ void Site::answer_get(const Request& request, Done done) {
 }
 
 void Site::answer_post(const Request& request, Done done) {
+  if (!request.certificate.refusal.empty()) return done(certificate_refused(request));
   if (request.path == "sign-in") return sign_in(request, std::move(done));
   if (request.path != "end" && request.path != "sign-out")
     return done(message(404, "Not found", "There is nothing to send here."));
@@ -142,13 +164,21 @@ void Site::answer_post(const Request& request, Done done) {
 void Site::sign_in(const Request& request, Done done) {
   if (!is_of_this_site(request, kFormCookie))
     return done(sign_in_form(request, "The form was out of date, or cookies are off. Try again."));
+  if (field(request.form, "by") == "certificate")
+    return sign_in_by_certificate(request, [request, done = std::move(done)](tl::expected<std::string, Reply> ticket) {
+      done(ticket ? signed_in(request, *ticket) : std::move(ticket.error()));
+    });
   const std::string secret = secret_in(field(request.form, "secret"));
   if (!attempts_.take(request.peer)) {
     Reply reply = sign_in_form(request, "Too many attempts from your address. Wait a minute.");
     reply.status = 429;
     return done(std::move(reply));
   }
-  server_.ask({{"command", "sign_in"}, {"secret", secret}, {"peer", request.peer}},
+  // A token of another tenant than the certificate's is refused; an empty one would be no attempt at all.
+  server_.ask({{"command", "sign_in"},
+               {"secret", secret},
+               {"grant", secret.empty() ? std::string() : request.certificate.grant},
+               {"peer", request.peer}},
               lifetime_.guard([this, request, done = std::move(done)](const tl::expected<Json, std::string>& answer) {
                 const std::string ticket = answer ? text_of(*answer, "ticket") : std::string();
                 if (ticket.empty()) {
@@ -156,11 +186,24 @@ void Site::sign_in(const Request& request, Done done) {
                   return done(sign_in_form(request, "Not signed in: " + why + "."));
                 }
                 attempts_.give_back(request.peer);
-                Reply reply = redirection("overview");
-                reply.cookies.push_back(cookie(kTicketCookie, ticket, request.encrypted));
-                reply.cookies.push_back(cookie(kFormCookie, "", request.encrypted));
-                done(std::move(reply));
+                done(signed_in(request, ticket));
               }));
+}
+
+// A grant that the server does not have any more is made anew with the browser's next connection.
+void Site::sign_in_by_certificate(const Request& request,
+                                  std::function<void(tl::expected<std::string, Reply>)> ticket) {
+  if (request.certificate.grant.empty())
+    return ticket(tl::unexpected(sign_in_form(request, "Not signed in: your browser has shown no certificate.")));
+  server_.ask({{"command", "sign_in"}, {"grant", request.certificate.grant}, {"peer", request.peer}},
+              [request, ticket = std::move(ticket)](const tl::expected<Json, std::string>& answer) {
+                const std::string text = answer ? text_of(*answer, "ticket") : std::string();
+                if (!text.empty()) return ticket(text);
+                const std::string why = answer ? text_of(*answer, "error") : answer.error();
+                Reply reply = sign_in_form(request, "Not signed in: " + why + ".");
+                reply.last = true;
+                ticket(tl::unexpected(std::move(reply)));
+              });
 }
 
 // GET shows the confirmation page, POST ends the session.
@@ -233,6 +276,9 @@ void Site::remember(const Visitor& visitor, const Snapshot& snapshot) {
 
 void Site::show(View view, const Request& request, Done done) {
   const std::string ticket = ticket_of(request);
+  // A link on another site brings no cookie along, and must not replace the visitor's sign-in by another.
+  if (ticket.empty() && !request.certificate.grant.empty() && !is_from_elsewhere(request))
+    return show_by_certificate(view, request, std::move(done));
   if (ticket.empty()) return done(redirection("sign-in"));
   fetch(view, ticket, lifetime_.guard([this, view, request, ticket, done = std::move(done)](const SeenOrRefusal& seen) {
     if (!seen && seen.error().signed_out) return done(signed_out(request));
@@ -248,6 +294,20 @@ void Site::show(View view, const Request& request, Done done) {
       }));
     }));
   }));
+}
+
+// The answer has the page already, so that a program without cookies gets it, too.
+void Site::show_by_certificate(View view, const Request& request, Done done) {
+  auto show_to = [this, view, request, done = std::move(done)](tl::expected<std::string, Reply> ticket) mutable {
+    if (!ticket) return done(std::move(ticket.error()));
+    Request signed_in_now = request;
+    signed_in_now.cookies[kTicketCookie] = *ticket;
+    show(view, signed_in_now, [request, ticket = *ticket, done = std::move(done)](Reply reply) {
+      if (reply.status == 200) reply.cookies.push_back(cookie(kTicketCookie, ticket, request.encrypted));
+      done(std::move(reply));
+    });
+  };
+  sign_in_by_certificate(request, lifetime_.guard(std::move(show_to)));
 }
 
 void Site::show_seen(View view, const Request& request, const Seen& seen, const Done& done) {

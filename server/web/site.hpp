@@ -20,13 +20,21 @@
 
 namespace gpuwire::server::web {
 
+// The certificate that was shown on a connection; without one, all is empty.
+struct Certificate {
+  std::string grant;    // it counts: by this grant it signs its owner in
+  std::string holder;   // its owner, as in "course/anna"
+  std::string refusal;  // it does not count: why
+};
+
 struct Request {
   bool post = false;
   std::string path;  // without the slash before it and without the query
   Fields query, form, cookies;
   std::string peer;        // its address
   std::string fetch_site;  // Sec-Fetch-Site: the browser's statement of the request's origin
-  bool encrypted = false;  // as a proxy reports
+  bool encrypted = false;  // by TLS of this process or, as it reports, of a proxy
+  Certificate certificate = {};
 };
 
 struct Reply {
@@ -36,6 +44,7 @@ struct Reply {
   std::string location;              // of a redirection
   std::vector<std::string> cookies;  // cookies to set
   bool may_be_kept = false;          // by the browser's cache
+  bool last = false;                 // the connection is closed behind it
   std::optional<View> live;          // instead of a body: updates of this view, for the visitor of `ticket`
   std::string ticket;
 };
@@ -75,9 +84,11 @@ class Site {
   void answer_get(const Request& request, Done done);
   void answer_post(const Request& request, Done done);
   void show(View view, const Request& request, Done done);
+  void show_by_certificate(View view, const Request& request, Done done);
   void fetch(View view, const std::string& ticket, std::function<void(SeenOrRefusal)> seen);
   void show_seen(View view, const Request& request, const Seen& seen, const Done& done);
   void sign_in(const Request& request, Done done);
+  void sign_in_by_certificate(const Request& request, std::function<void(tl::expected<std::string, Reply>)> ticket);
   void end(const Request& request, Done done);
   const Snapshot* earlier(const Visitor& visitor);
   void remember(const Visitor& visitor, const Snapshot& snapshot);

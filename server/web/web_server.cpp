@@ -5,9 +5,11 @@
 #include <optional>
 #include <utility>
 
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/write.hpp>
+#include <boost/beast/core/basic_stream.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
@@ -16,6 +18,7 @@
 #include <boost/beast/http/write.hpp>
 #include <sys/socket.h>
 
+#include "server/web/arrival.hpp"
 #include "server/web/limits.hpp"
 
 namespace gpuwire::server::web {
@@ -25,6 +28,8 @@ namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = beast::http;
 using asio::ip::tcp;
+// Of TCP, or of the pair with the process that speaks TLS.
+using Socket = asio::generic::stream_protocol::socket;
 using boost::system::error_code;
 
 // The page loads only its own resources, has no inline code or style, and cannot be framed.
@@ -45,7 +50,14 @@ void add_headers(http::fields& fields, bool may_be_kept) {
 
 std::string text_of(beast::string_view text) { return {text.data(), text.size()}; }
 
-Request request_of(const http::request<http::string_body>& message, const std::string& peer) {
+// Facts about a connection.
+struct Origin {
+  std::string peer;  // its address
+  bool tls = false;
+  Certificate certificate = {};
+};
+
+Request request_of(const http::request<http::string_body>& message, const Origin& origin) {
   Request request;
   request.post = message.method() == http::verb::post;
   std::string target = text_of(message.target());
@@ -55,10 +67,17 @@ Request request_of(const http::request<http::string_body>& message, const std::s
   if (request.path.starts_with('/')) request.path.erase(0, 1);
   if (request.post) request.form = form_fields(message.body());
   request.cookies = cookie_fields(text_of(message[http::field::cookie]));
-  request.peer = peer;
+  request.peer = origin.peer;
   request.fetch_site = text_of(message["Sec-Fetch-Site"]);
-  request.encrypted = message["X-Forwarded-Proto"] == "https";
+  request.encrypted = origin.tls || message["X-Forwarded-Proto"] == "https";
+  request.certificate = origin.certificate;
   return request;
+}
+
+std::string address_of(const tcp::socket& socket) {
+  error_code error;
+  const auto endpoint = socket.remote_endpoint(error);
+  return error ? std::string("?") : endpoint.address().to_string();
 }
 
 // One event of a stream: a part that has changed.
@@ -78,8 +97,8 @@ class WebServer::Connection : public std::enable_shared_from_this<Connection> {
   }
 
  public:
-  Connection(WebServer& server, tcp::socket socket)
-      : server_(server), peer_(address_of(socket)), stream_(std::move(socket)), timer_(server.io_) {}
+  Connection(WebServer& server, Socket socket, Origin origin)
+      : server_(server), origin_(std::move(origin)), stream_(std::move(socket)), timer_(server.io_) {}
 
   bool live() const { return state_ != nullptr; }
   void abort() {
@@ -106,12 +125,6 @@ class WebServer::Connection : public std::enable_shared_from_this<Connection> {
   }
 
  private:
-  static std::string address_of(const tcp::socket& socket) {
-    error_code error;
-    const auto endpoint = socket.remote_endpoint(error);
-    return error ? std::string("?") : endpoint.address().to_string();
-  }
-
   void refuse(unsigned status, const char* why) {
     keep_ = false;
     Reply reply;
@@ -129,7 +142,7 @@ class WebServer::Connection : public std::enable_shared_from_this<Connection> {
     if (message.method() != http::verb::get && message.method() != http::verb::post && !without_body_)
       return refuse(405, "Only GET, HEAD and POST are answered.");
     stream_.expires_after(kRequestTime);
-    server_.site_.answer(request_of(message, peer_), guard([this](Reply reply) {
+    server_.site_.answer(request_of(message, origin_), guard([this](Reply reply) {
                            if (reply.live) return begin_stream(*reply.live, reply.ticket);
                            write(std::move(reply));
                          }));
@@ -141,6 +154,7 @@ class WebServer::Connection : public std::enable_shared_from_this<Connection> {
     response->set(http::field::content_type, reply.type);
     if (!reply.location.empty()) response->set(http::field::location, reply.location);
     for (const std::string& cookie : reply.cookies) response->insert(http::field::set_cookie, cookie);
+    keep_ = keep_ && !reply.last;
     response->keep_alive(keep_);
     response->body() = std::move(reply.body);
     response->prepare_payload();
@@ -150,7 +164,7 @@ class WebServer::Connection : public std::enable_shared_from_this<Connection> {
                         if (error) return end();
                         if (keep_) return read();
                         error_code ignored;
-                        stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
+                        stream_.socket().shutdown(Socket::shutdown_send, ignored);
                         drain();
                       }));
   }
@@ -245,8 +259,8 @@ class WebServer::Connection : public std::enable_shared_from_this<Connection> {
   }
 
   WebServer& server_;
-  const std::string peer_;
-  beast::tcp_stream stream_;
+  const Origin origin_;
+  beast::basic_stream<asio::generic::stream_protocol> stream_;
   asio::steady_timer timer_;
   beast::flat_buffer buffer_;
   std::optional<http::request_parser<http::string_body>> parser_;
@@ -261,13 +275,21 @@ class WebServer::Connection : public std::enable_shared_from_this<Connection> {
   bool sent_ = false, over_ = false;
 };
 
-WebServer::WebServer(asio::io_context& io, OwnedDescriptor listening, Site& site)
-    : io_(io), site_(site), acceptor_(io), accept_timer_(io) {
+WebServer::WebServer(asio::io_context& io, Site& site)
+    : io_(io), site_(site), acceptor_(io), accept_timer_(io), arrivals_(io) {}
+
+void WebServer::serve(OwnedDescriptor listening) {
   sockaddr_storage address{};
   socklen_t bytes = sizeof address;
   ::getsockname(listening.get(), reinterpret_cast<sockaddr*>(&address), &bytes);
   acceptor_.assign(address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), listening.release());
   accept();
+}
+
+void WebServer::serve_arrivals(OwnedDescriptor pair, std::function<void()> gone) {
+  arrivals_.assign(pair.release());
+  gone_ = std::move(gone);
+  receive();
 }
 
 WebServer::~WebServer() {
@@ -285,12 +307,29 @@ void WebServer::accept() {
       }));
       return;
     }
-    if (make_room()) {
-      connections_.push_back(std::make_shared<Connection>(*this, std::move(socket)));
-      connections_.back()->read();
-    }
+    Origin origin{address_of(socket)};
+    if (make_room()) add(std::make_shared<Connection>(*this, std::move(socket), std::move(origin)));
     accept();
   }));
+}
+
+void WebServer::receive() {
+  arrivals_.async_wait(asio::posix::stream_descriptor::wait_read, lifetime_.guard([this](error_code error) {
+    bool over = bool(error);
+    std::optional<Arrival> arrival = over ? std::nullopt : receive_arrival(arrivals_.native_handle(), over);
+    if (over) return gone_();
+    if (arrival && make_room()) {
+      Socket socket(io_, asio::local::stream_protocol(), arrival->socket.release());
+      Origin origin{std::move(arrival->peer), true, std::move(arrival->certificate)};
+      add(std::make_shared<Connection>(*this, std::move(socket), std::move(origin)));
+    }
+    receive();
+  }));
+}
+
+void WebServer::add(std::shared_ptr<Connection> connection) {
+  connections_.push_back(std::move(connection));
+  connections_.back()->read();
 }
 
 // Streams have a bound of their own, which leaves places for other connections.

@@ -1,6 +1,7 @@
 // WebServer serves the page over HTTP/1.1, with Boost.Beast.
 #pragma once
 
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -8,6 +9,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include "server/base/lifetime.hpp"
@@ -19,13 +21,19 @@ namespace gpuwire::server::web {
 // The io_context's thread only. Bounds are in limits.hpp.
 class WebServer {
  public:
-  // `listening`: a TCP socket that listens.
-  WebServer(boost::asio::io_context& io, OwnedDescriptor listening, Site& site);
+  WebServer(boost::asio::io_context& io, Site& site);
   ~WebServer();
+
+  // One of both: serves the connections of a TCP socket that listens, without TLS; or those that arrive on the pair
+  // with the process that speaks TLS. `gone`: that process has ended.
+  void serve(OwnedDescriptor listening);
+  void serve_arrivals(OwnedDescriptor pair, std::function<void()> gone);
 
  private:
   class Connection;
   void accept();
+  void receive();
+  void add(std::shared_ptr<Connection> connection);
   bool make_room();
   void leave(const std::shared_ptr<Connection>& connection) { connections_.remove(connection); }
   // Whether there is room for a stream of this visitor. close_stream() releases it.
@@ -36,6 +44,8 @@ class WebServer {
   Site& site_;
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::steady_timer accept_timer_;
+  boost::asio::posix::stream_descriptor arrivals_;
+  std::function<void()> gone_;
   std::list<std::shared_ptr<Connection>> connections_;  // oldest first
   std::map<std::string, size_t> streams_;               // by ticket
   size_t stream_count_ = 0;

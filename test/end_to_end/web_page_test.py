@@ -73,14 +73,20 @@ class Browser:
 
 
 class Page(tenants_test.Tenants):
+    SCHEME = "http"
+    web_keys = ""
+
     def setUp(self):
         self.audit = os.path.join(self.folder.name, f"{self.id()}.audit")
         self.control = os.path.join(self.folder.name, "control")
         type(self).server_keys = (f'sessions_per_gpu_max = 1\ngpus = [0]\nweb_listen = "127.0.0.1:0"\n'
-                                  f'audit_log = "{self.audit}"\ncontrol_socket = "{self.control}"')
+                                  f'{self.web_keys}audit_log = "{self.audit}"\ncontrol_socket = "{self.control}"')
         super().setUp()
-        self.assert_logged(r"web page at http://\S+/")
-        self.address = re.search(r"web page at http://(\S+)/", self.log())[1]
+        self.find_page()
+
+    def find_page(self):
+        self.assert_logged(rf"web page at {self.SCHEME}://\S+/")
+        self.address = re.findall(rf"web page at {self.SCHEME}://(\S+)/", self.log())[-1]
 
     def browser(self):
         return Browser(self.address)
@@ -99,7 +105,7 @@ class Page(tenants_test.Tenants):
         ran = subprocess.run([GPUWIRE, "admin", "web-code", "--control", self.control], capture_output=True, text=True,
                              timeout=RUN_LIMIT_SECONDS)
         self.assertEqual(ran.returncode, 0, ran.stderr)
-        self.assertIn(f"at http://{self.address}/, once", ran.stdout)
+        self.assertIn(f"at {self.SCHEME}://{self.address}/, once", ran.stdout)
         return ran.stdout.split("\n")[0]
 
     def administrator(self):
@@ -302,8 +308,7 @@ class Sessions(Page):
             self.assertEqual(changed, 1, lines)
             file.write(lines)
         self.start_server()
-        self.assert_logged(r"web page at http://\S+/")
-        self.address = re.search(r"web page at http://(\S+)/", self.log())[1]
+        self.find_page()
         mine, his = self.signed_in("anna").get("history").text, self.signed_in("ben").get("history").text
         for span in ("24 hours", "30 days"):
             self.assertRegex(mine, rf'(?s)last {span}.*?<bdi>anna</bdi></th><td class="number">0</td>'

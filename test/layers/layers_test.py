@@ -25,7 +25,7 @@ ORDER = [{
     "client_stub/driver": "client", "client_stub/launcher": "client", "client_stub/nvidia_smi": "client"
 }, {"client_stub/nvml": "client"}, {"server/base": ANY}, {
     "server/log": ANY, "server/config": "broker tool", "server/confinement": "broker worker auth web",
-    "server/identity": "broker auth tool", "server/module_cache": "broker worker",
+    "server/identity": "broker auth tool web", "server/module_cache": "broker worker",
     "server/chunk_store": "broker worker",
     "server/software_device": "worker client",  # a library: tests open it in a program, too
 }, {

@@ -26,6 +26,7 @@ NOT_RUN = {
     "jq": "a profile is read as JSON by test/end_to_end/profile_test.py; the filter is an example",
     "systemctl edit": "what it adds to the unit is tried by test/end_to_end/restart_test.py, as root",
     "usermod": "test/server/broker/worker/worker_users_test.cpp reads files of subordinate users",
+    "curl --cacert": "test/end_to_end/web_tls_test.py asks for the page in the same way",
     "dpkg-deb -x": "packages_test.py unpacks the packages in this way",
 }
 # Words after "gpuwire" in the labels of the protocol and of profiles, which are no commands.

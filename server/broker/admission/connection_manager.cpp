@@ -181,6 +181,11 @@ tl::expected<Credential, std::string> ConnectionManager::credential_of_token(con
   return *credential;
 }
 
+std::variant<ChosenTenant, RefusedTenant> ConnectionManager::tenant_of(const Shown& shown) {
+  refresh_identity();
+  return choose_tenant(shown, identity_ ? &identity_->credentials() : nullptr, std::chrono::system_clock::now());
+}
+
 bool ConnectionManager::counts(const std::string& id) {
   refresh_identity();
   const Credential* credential = identity_ ? identity_->credentials().find(id) : nullptr;

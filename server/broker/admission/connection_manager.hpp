@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
@@ -20,6 +21,7 @@
 #include "server/broker/limits.hpp"
 #include "server/broker/session/sessions.hpp"
 #include "server/config/configuration.hpp"
+#include "server/identity/tenant_choice.hpp"
 #include "server/log/line_budget.hpp"
 
 namespace gpuwire::server {
@@ -56,6 +58,8 @@ class ConnectionManager {
   JobOfCredential job_of(const std::string& credential) const;
   // Returns the tenant's credential of this token, if it is valid now. The error is a text for the token's sender.
   tl::expected<Credential, std::string> credential_of_token(const std::string& token);
+  // Returns the tenant of a certificate and perhaps a token, by the rules of a login.
+  std::variant<ChosenTenant, RefusedTenant> tenant_of(const Shown& shown);
   // Whether the credential of this number is valid now.
   bool counts(const std::string& credential);
   // Applies changes by `gpuwire admin` at once (the broker notices them without this call, too).

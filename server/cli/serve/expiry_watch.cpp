@@ -42,20 +42,29 @@ size_t keep_those_that_end_first(std::vector<CertificateMetrics>& figures) {
   return more;
 }
 
+std::vector<Expiry> ExpiryWatch::found(WallTime now, std::string& failure) const {
+  const std::filesystem::path directory = sources_.directory(), page = sources_.page();
+  std::vector<Expiry> all;
+  auto take = [&](auto expiries_or_error, auto add) {
+    if (expiries_or_error) add(*expiries_or_error);
+    else failure = expiries_or_error.error();
+  };
+  if (!page.empty()) take(expiry_of_page(page), [&](const Expiry& one) { all.push_back(one); });
+  if (!directory.empty())
+    take(expiries(directory, now),
+         [&](const std::vector<Expiry>& more) { all.insert(all.end(), more.begin(), more.end()); });
+  return all;
+}
+
 void ExpiryWatch::poll() {
   polled_at_ = changed();
   figures_.clear();
-  const std::filesystem::path directory = sources_.directory();
-  if (directory.empty()) return;
   const WallTime now = sources_.now();
-  auto found = expiries(directory, now);
-  if (!found) {
-    if (std::exchange(failure_, found.error()) != found.error())
-      spdlog::warn("nobody can say when certificates expire: {}", found.error());
-    return;
-  }
-  failure_.clear();
-  for (const Expiry& one : *found) {
+  std::string failure;
+  const std::vector<Expiry> all = found(now, failure);
+  if (std::exchange(failure_, failure) != failure && !failure.empty())
+    spdlog::warn("nobody can say when certificates expire: {}", failure);
+  for (const Expiry& one : all) {
     if (one.expires == WallTime::max() || (one.of == Expiry::Of::tenant && !sources_.serves(one.tenant))) continue;
     figures_.push_back({.of = name_of(one.of),
                         .tenant = one.tenant,

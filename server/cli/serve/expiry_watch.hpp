@@ -30,6 +30,7 @@ class ExpiryWatch {
     std::function<std::filesystem::path()> directory;       // of the identity; empty: there is none
     std::function<bool(const std::string& tenant)> serves;  // whether the server knows this tenant now
     std::function<WallTime()> now = std::chrono::system_clock::now;
+    std::function<std::filesystem::path()> page = [] { return std::filesystem::path(); };  // web_certificate; or empty
   };
   // Checks when start() is called, and then every kExpiryPoll.
   ExpiryWatch(boost::asio::io_context& io, Sources sources);
@@ -42,6 +43,8 @@ class ExpiryWatch {
 
  private:
   void poll();
+  // `failure`: why some are missing; unchanged: none is.
+  std::vector<Expiry> found(WallTime now, std::string& failure) const;
   void log(const std::vector<CertificateMetrics>& figures, WallTime now);
   std::filesystem::file_time_type changed() const;
 

@@ -9,6 +9,7 @@
 
 #include "server/cli/serve/serve_options.hpp"
 #include "server/control/client/socket_path.hpp"
+#include "server/identity/identity_directory.hpp"
 
 namespace gpuwire::server {
 
@@ -21,7 +22,8 @@ Observation::Observation(boost::asio::io_context& io, Broker& broker, AuditLog a
                          [&broker](const std::string& name) {
                            const Tenant* tenant = broker.tenants().find(name);
                            return tenant && tenant->known;
-                         }}),
+                         },
+                     .page = [this] { return web_certificate_; }}),
       answers_({.snapshot = [this] { return snapshot(); },
                 .preview = [&broker](const LoginRequest& asking) { return broker.admission().preview(asking); },
                 .end_session = [this](const LoginRequest& asking,
@@ -85,32 +87,58 @@ tl::expected<void, std::string> Observation::start_metrics(boost::asio::io_conte
 tl::expected<void, std::string> Observation::start_web(boost::asio::io_context& io,
                                                        const Configuration& configuration) {
   if (configuration.web_listen.empty()) return {};
-  auto acceptor = WebProcess::listen(configuration.web_listen);
+  if (!configuration.web_certificate.empty()) {
+    auto certificate = PageCertificate::open(io, page_files(configuration), [this] {
+      if (web_) web_->use_new_certificate();
+      expiries_.start();
+    });
+    if (!certificate) return tl::unexpected(certificate.error());
+    web_certificate_ = configuration.web_certificate;
+    page_certificate_ = std::move(*certificate);
+  }
+  auto acceptor = WebProcess::listen(configuration.web_listen, page_certificate_ != nullptr);
   if (!acceptor) return tl::unexpected(acceptor.error());
   web_answers_ = std::make_unique<WebAnswers>(web_answers());
   if (!audit_log_.file().empty()) {
     std::ifstream lines = audit_tail(audit_log_.file().string());
     web_answers_->read_history(lines);
   }
-  web_ = std::make_unique<WebProcess>(io, beside_this_program("gpuwire-web"), std::move(*acceptor),
-                                      [this](std::string_view line) { return web_answers_->answer(line); });
+  WebProcess::Answers answers{
+      .page = [this](std::string_view line) { return web_answers_->answer(line); },
+      .certificate = [this](std::string_view line) { return web_answers_->answer_certificate(line); }};
+  web_ = std::make_unique<WebProcess>(io, beside_this_program("gpuwire-web"), std::move(*acceptor), std::move(answers),
+                                      page_certificate_.get());
   return {};
 }
 
-WebAnswers Observation::web_answers() {
-  auto tenant_of_token = [this](const std::string& token) -> tl::expected<WebVisitor, std::string> {
-    auto credential = broker_.connections().credential_of_token(token);
-    if (!credential) return tl::unexpected(credential.error());
-    const Tenant* tenant = broker_.tenants().find(credential->tenant);
-    if (!tenant || !tenant->known)
-      return tl::unexpected(std::string("this token's tenant is not in the server's configuration"));
-    return WebVisitor{credential->tenant, credential->id, credential->user};
+WebAnswers Observation::web_answers() { return WebAnswers(sources({}), web_credentials()); }
+
+WebCredentials Observation::web_credentials() {
+  auto serves = [this](const std::string& name) {
+    const Tenant* tenant = broker_.tenants().find(name);
+    return tenant && tenant->known;
   };
-  auto counts = [this](const WebVisitor& visitor) {
-    const Tenant* tenant = broker_.tenants().find(visitor.tenant);
-    return tenant && tenant->known && broker_.connections().counts(visitor.credential);
-  };
-  return WebAnswers(sources({}), tenant_of_token, counts);
+  return {.of_token = [this, serves](const std::string& token) -> WebCredentials::Owner {
+            auto credential = broker_.connections().credential_of_token(token);
+            if (!credential) return tl::unexpected(credential.error());
+            if (!serves(credential->tenant))
+              return tl::unexpected(std::string("this token's tenant is not in the server's configuration"));
+            return WebVisitor{credential->tenant, credential->id, credential->user};
+          },
+          .of_certificate = [this, serves](const ShownCertificate& certificate,
+                                           const std::string& token) -> WebCredentials::Owner {
+            const auto choice =
+                broker_.connections().tenant_of({.tls = true, .certificate = certificate, .token = token});
+            if (const auto* refused = std::get_if<RefusedTenant>(&choice)) return tl::unexpected(refused->reason);
+            const auto& chosen = std::get<ChosenTenant>(choice);
+            if (!serves(chosen.tenant))
+              return tl::unexpected(std::string("this certificate's tenant is not in the server's configuration"));
+            return WebVisitor{chosen.tenant, chosen.credential, chosen.user};
+          },
+          .counts =
+              [this, serves](const WebVisitor& visitor) {
+                return serves(visitor.tenant) && broker_.connections().counts(visitor.credential);
+              }};
 }
 
 tl::expected<WebCode, std::string> Observation::make_web_code() {

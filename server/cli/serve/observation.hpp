@@ -63,19 +63,22 @@ class Observation {
   tl::expected<void, std::string> open_control_socket(const Configuration& configuration);
   tl::expected<void, std::string> start_web(boost::asio::io_context& io, const Configuration& configuration);
   WebAnswers web_answers();
+  WebCredentials web_credentials();
   tl::expected<WebCode, std::string> make_web_code();
   tl::expected<void, std::string> start_metrics(boost::asio::io_context& io, const Configuration& configuration);
 
   Broker& broker_;
   AuditLog audit_log_;
   Monitor monitor_;
+  std::filesystem::path web_certificate_;  // empty: the page is not encrypted
   std::optional<KeptTotals> totals_;
   ExpiryWatch expiries_;
   TenantAnswers answers_;
   ControlServer control_;
-  std::unique_ptr<MetricsProcess> metrics_;  // null: none is wanted
-  std::unique_ptr<WebAnswers> web_answers_;  // null: no page is wanted
-  std::unique_ptr<WebProcess> web_;          // after the objects that it queries
+  std::unique_ptr<MetricsProcess> metrics_;            // null: none is wanted
+  std::unique_ptr<WebAnswers> web_answers_;            // null: no page is wanted
+  std::unique_ptr<PageCertificate> page_certificate_;  // null: the page is not encrypted
+  std::unique_ptr<WebProcess> web_;                    // after the objects that it queries
 };
 
 }  // namespace gpuwire::server

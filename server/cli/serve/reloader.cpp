@@ -88,6 +88,8 @@ std::string Reloader::left_for_the_next_start(const Configuration& configuration
   note("listen", configuration.listen == started_with_.listen);
   note("metrics_listen", configuration.metrics_listen == started_with_.metrics_listen);
   note("web_listen", configuration.web_listen == started_with_.web_listen);
+  note("web_certificate", configuration.web_certificate == started_with_.web_certificate);
+  note("web_key", configuration.web_key == started_with_.web_key);
   note("control_socket", configuration.control_socket == started_with_.control_socket);
   note("runtime_directory", configuration.runtime_directory == started_with_.runtime_directory &&
                                 (configuration.adopt_grace_ms != 0) == (started_with_.adopt_grace_ms != 0));

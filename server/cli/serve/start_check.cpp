@@ -18,6 +18,7 @@
 #include "server/broker/limits.hpp"
 #include "server/cli/serve/address_check.hpp"
 #include "server/cli/serve/folder_check.hpp"
+#include "server/cli/serve/page_certificate.hpp"
 #include "server/cli/serve/runtime_directory.hpp"
 #include "server/cli/serve/serve_options.hpp"
 #include "server/budget/budget_file.hpp"
@@ -56,7 +57,12 @@ std::string wrong_with_identity(const fs::path& directory) {
   return identity ? std::string() : fmt::format("{}: {}", directory.string(), identity.error());
 }
 
-// Returns the devices that a ready worker reports.
+std::string wrong_with_page_certificate(const Configuration& configuration) {
+  auto opened = open_page_files(page_files(configuration));
+  return opened ? std::string() : opened.error();
+}
+
+// A ready worker's report: the devices.
 tl::expected<Inventory, std::string> ask_for_devices(WorkerCommand command) {
   command.arguments.push_back("--management");
   asio::io_context io(1);
@@ -120,9 +126,13 @@ std::string lacking_of_rdma() {
   return fabric ? std::string() : "no RDMA: " + fabric.error();
 }
 
-// Reports credentials of the server and its tenants that will expire soon.
+// The server's, its page's and its tenants' credentials that will expire soon.
 void add_expiries(const Configuration& configuration, ConfigurationErrors& warnings) {
   const WallTime now = std::chrono::system_clock::now();
+  if (!configuration.web_certificate.empty())
+    if (auto page = expiry_of_page(configuration.web_certificate); page && !expiry_line(*page, now).empty())
+      warnings.push_back(expiry_line(*page, now));
+  if (configuration.tls.directory.empty()) return;
   auto found = expiries(configuration.tls.directory, now);
   if (!found) return;  // an error that is noted already
   for (const Expiry& one : *found) {
@@ -152,12 +162,11 @@ StartFindings check_start(const Configuration& configuration, const WorkerComman
   for (const std::string& address : configuration.listen) note(wrong_with_address(address));
   if (!configuration.metrics_listen.empty()) note(wrong_with_metrics_address(configuration.metrics_listen));
   if (!configuration.web_listen.empty()) note(wrong_with_web_address(configuration.web_listen));
+  if (!configuration.web_certificate.empty()) note(wrong_with_page_certificate(configuration));
   if (!configuration.control_socket.empty()) note(wrong_with_socket(configuration.control_socket));
   if (!configuration.audit_log.empty()) note(wrong_with_audit_log(configuration.audit_log));
-  if (!configuration.tls.directory.empty()) {
-    note(wrong_with_identity(configuration.tls.directory));
-    add_expiries(configuration, findings.warnings);
-  }
+  if (!configuration.tls.directory.empty()) note(wrong_with_identity(configuration.tls.directory));
+  add_expiries(configuration, findings.warnings);
   if (configuration.adopt_grace_ms && !configuration.runtime_directory.empty())
     note(wrong_with_folder(configuration.runtime_directory));
   if (configuration.adopt_grace_ms && configuration.runtime_directory.empty())

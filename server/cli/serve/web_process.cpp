@@ -6,6 +6,7 @@
 #include <cstring>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <boost/asio/ip/tcp.hpp>
 #include <fmt/format.h>
@@ -21,7 +22,19 @@
 
 namespace gpuwire::server {
 
-tl::expected<WebProcess::Listening, std::string> WebProcess::listen(const std::string& text) {
+namespace {
+
+bool make_pair_of(OwnedDescriptor& ours, OwnedDescriptor& theirs) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return false;
+  ours.reset(ends[0]);
+  theirs.reset(ends[1]);
+  return true;
+}
+
+}  // namespace
+
+tl::expected<WebProcess::Listening, std::string> WebProcess::listen(const std::string& text, bool https) {
   using boost::asio::ip::tcp;
   auto where = parse_listen_address(text);
   if (!where) return tl::unexpected("web_listen: " + where.error());
@@ -34,7 +47,7 @@ tl::expected<WebProcess::Listening, std::string> WebProcess::listen(const std::s
     if (!error) acceptor.bind(*where, error);
     if (!error) acceptor.listen(kWebBacklog, error);
     if (!error) {
-      std::string url = fmt::format("http://{}/", text_of(acceptor.local_endpoint()));
+      std::string url = fmt::format("{}://{}/", https ? "https" : "http", text_of(acceptor.local_endpoint()));
       return Listening{OwnedDescriptor(acceptor.release()), std::move(url)};
     }
     if (error != boost::asio::error::address_in_use || waited_ms >= kWebAddressWaitMs)
@@ -43,11 +56,13 @@ tl::expected<WebProcess::Listening, std::string> WebProcess::listen(const std::s
   }
 }
 
-WebProcess::WebProcess(boost::asio::io_context& io, std::string program, Listening listening, WebChannel::Answer answer)
+WebProcess::WebProcess(boost::asio::io_context& io, std::string program, Listening listening, Answers answers,
+                       const PageCertificate* certificate)
     : io_(io),
       program_(std::move(program)),
       listening_(std::move(listening)),
-      answer_(std::move(answer)),
+      answers_(std::move(answers)),
+      certificate_(certificate),
       process_(io),
       again_timer_(io) {
   spdlog::info("web page at {}", listening_.url);
@@ -66,11 +81,11 @@ void WebProcess::start() {
 
 tl::expected<void, std::string> WebProcess::start_now() {
   started_ = std::chrono::steady_clock::now();
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+  OwnedDescriptor ours, theirs, our_front, their_front;
+  if (!make_pair_of(ours, theirs) || (certificate_ && !make_pair_of(our_front, their_front)))
     return tl::unexpected(fmt::format("no pair of sockets: {}", std::strerror(errno)));
-  OwnedDescriptor ours(ends[0]), theirs(ends[1]);
-  if (!hand_over_socket(ours.get())) return tl::unexpected(fmt::format("sendmsg: {}", std::strerror(errno)));
+  if (!hand_over_sockets(ours.get(), their_front.get()))
+    return tl::unexpected(fmt::format("sendmsg: {}", std::strerror(errno)));
   auto pipe = ChildPipe::open();
   if (!pipe) return tl::unexpected(pipe.error());
   auto pid = spawn_child(program_, {}, theirs.get(), pipe->writes.get());
@@ -79,10 +94,12 @@ tl::expected<void, std::string> WebProcess::start_now() {
   output_ = std::make_unique<ChildOutput>(io_, std::move(pipe->reads), [](const std::string& line) {
     spdlog::warn("the web page's process wrote: {}", line);
   });
-  // When its socket pair is closed, the process ends by itself, and is then started again.
-  channel_ = std::make_unique<WebChannel>(io_, std::move(ours), answer_, [this] {
+  // A process whose pair is at its end ends by itself, and is then started again.
+  auto over = [this] {
     if (pid_ >= 0) ::kill(pid_, SIGKILL);
-  });
+  };
+  channel_ = std::make_unique<WebChannel>(io_, std::move(ours), answers_.page, over);
+  if (our_front) front_channel_ = std::make_unique<WebChannel>(io_, std::move(our_front), answers_.certificate, over);
   OwnedDescriptor process(int(::syscall(SYS_pidfd_open, pid_, 0)));
   if (!process) {
     const int error = errno;
@@ -98,12 +115,23 @@ tl::expected<void, std::string> WebProcess::start_now() {
   return {};
 }
 
-// The first byte on the pair carries the listening socket.
-bool WebProcess::hand_over_socket(int pair) const {
+// The first byte on the pair carries them, in the order in which gpuwire-web takes them.
+bool WebProcess::hand_over_sockets(int pair, int front) const {
   char byte = 0;
   const iovec part{&byte, 1};
-  const int socket = listening_.socket.get();
-  return transport::send_with_descriptors(pair, {&part, 1}, {&socket, 1}) == 1;
+  std::vector<int> descriptors{listening_.socket.get()};
+  if (certificate_) {
+    descriptors.push_back(front);
+    for (const OwnedDescriptor& file : certificate_->descriptors()) descriptors.push_back(file.get());
+  }
+  return transport::send_with_descriptors(pair, {&part, 1}, descriptors) == 1;
+}
+
+void WebProcess::use_new_certificate() {
+  spdlog::info("web page: the new certificate is used");
+  if (pid_ < 0) return;  // it is about to be started
+  renewing_ = true;
+  ::kill(pid_, SIGKILL);
 }
 
 void WebProcess::ended() {
@@ -111,8 +139,10 @@ void WebProcess::ended() {
   if (::waitpid(std::exchange(pid_, -1), &status, 0) < 0) status = 0;
   process_.close();
   channel_.reset();
+  front_channel_.reset();
   if (output_) output_->read_rest();
   output_.reset();
+  if (std::exchange(renewing_, false)) return start();
   again("ended with " + describe_status(status));
 }
 

@@ -16,6 +16,7 @@
 #include "server/base/lifetime.hpp"
 #include "server/base/owned_descriptor.hpp"
 #include "server/broker/worker/child_output.hpp"
+#include "server/cli/serve/page_certificate.hpp"
 #include "server/control/web/web_channel.hpp"
 
 namespace gpuwire::server {
@@ -33,36 +34,46 @@ class WebProcess {
     OwnedDescriptor socket;
     std::string url;
   };
-  // Waits briefly for an address that the previous server process is about to release. `text`: web_listen. The error
-  // names the key, the address and the cause.
-  static tl::expected<Listening, std::string> listen(const std::string& text);
+  // Waits a moment for an address that the process before this one is about to give up. `text`: web_listen. `https`:
+  // with web_certificate. The error names the key, the address and the cause.
+  static tl::expected<Listening, std::string> listen(const std::string& text, bool https);
 
-  // `answer` answers one line of the process.
-  WebProcess(boost::asio::io_context& io, std::string program, Listening listening, WebChannel::Answer answer);
+  // To one line of the process that serves the page, and of the one that speaks TLS with its visitors.
+  struct Answers {
+    WebChannel::Answer page, certificate;
+  };
+  // `certificate`: null: the page speaks HTTP without encryption. It is used until this object goes.
+  WebProcess(boost::asio::io_context& io, std::string program, Listening listening, Answers answers,
+             const PageCertificate* certificate);
   ~WebProcess();
   WebProcess(const WebProcess&) = delete;
   WebProcess& operator=(const WebProcess&) = delete;
 
   const std::string& url() const { return listening_.url; }
+  // The process is started anew, with the certificate as it is now. Visitors stay signed in.
+  void use_new_certificate();
 
  private:
   void start();
   tl::expected<void, std::string> start_now();
-  bool hand_over_socket(int pair) const;
+  bool hand_over_sockets(int pair, int front) const;
   void ended();
   void again(const std::string& why);
 
   boost::asio::io_context& io_;
   const std::string program_;
   const Listening listening_;
-  const WebChannel::Answer answer_;
+  const Answers answers_;
+  const PageCertificate* const certificate_;
   boost::asio::posix::stream_descriptor process_;  // a pidfd
   boost::asio::steady_timer again_timer_;
   std::unique_ptr<WebChannel> channel_;
+  std::unique_ptr<WebChannel> front_channel_;  // null: no TLS
   std::unique_ptr<ChildOutput> output_;
   pid_t pid_ = -1;
   std::chrono::steady_clock::time_point started_;
   uint32_t delay_ms_ = kWebRestartMinMs;
+  bool renewing_ = false;  // the process was ended for another with the new certificate
   Lifetime lifetime_;
 };
 

@@ -13,6 +13,9 @@ inline constexpr std::chrono::hours kWebSignInIdle{2}, kWebSignInWhole{12};
 inline constexpr size_t kWebCodesMax = 8;  // unused one-time codes; one more removes the oldest
 inline constexpr std::chrono::minutes kWebCodeTime{10};
 inline constexpr size_t kWebSecretBytesMax = 256;
+// Connections whose certificate counts; one more ends the grant that was not used for longest.
+inline constexpr size_t kWebGrantsMax = 1024;
+inline constexpr size_t kWebGrantsPerTenantMax = 128;
 inline constexpr size_t kWebRequestBytesMax = 4096;  // one line from gpuwire-web
 // Views within this time show the same snapshot, so that many readers cost the broker one pass over its sessions.
 inline constexpr std::chrono::milliseconds kWebFreshTime{400};

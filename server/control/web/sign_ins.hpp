@@ -10,27 +10,34 @@
 #include <tl/expected.hpp>
 
 #include "server/control/web/limits.hpp"
+#include "server/identity/tenant_choice.hpp"
 #include "server/identity/token.hpp"
 
 namespace gpuwire::server {
 
 struct WebVisitor {
   std::string tenant;      // empty: an administrator
-  std::string credential;  // the token's id
-  std::string user = {};   // the tenant's user of the token; empty: no particular one
+  std::string credential;  // the token's id, or the certificate's serial
+  std::string user = {};   // the tenant's user of the credential; empty: no particular one
   bool administrator() const { return tenant.empty(); }
   bool operator==(const WebVisitor&) const = default;
 };
 
-// The broker's thread only. Tickets and codes are stored as hashes, so that this process's memory reveals none.
+// The present owners of credentials. The errors are for the visitor.
+struct WebCredentials {
+  using Owner = tl::expected<WebVisitor, std::string>;
+  std::function<Owner(const std::string& token)> of_token;
+  // `token`: shown beside the certificate; empty: none.
+  std::function<Owner(const ShownCertificate& certificate, const std::string& token)> of_certificate;
+  // Whether the visitor's credential is still valid.
+  std::function<bool(const WebVisitor& visitor)> counts;
+};
+
+// The broker's thread only. Tickets, codes and grants are stored as hashes, so that this process's memory reveals none.
 class SignIns {
  public:
-  // Returns the present owner of the token; the error is for the visitor.
-  using TenantOfToken = std::function<tl::expected<WebVisitor, std::string>(const std::string& token)>;
-  // Whether the visitor's credential is still valid.
-  using Counts = std::function<bool(const WebVisitor& visitor)>;
   using Clock = std::function<std::chrono::steady_clock::time_point()>;
-  SignIns(TenantOfToken tenant_of_token, Counts counts, Clock clock = &std::chrono::steady_clock::now);
+  explicit SignIns(WebCredentials credentials, Clock clock = &std::chrono::steady_clock::now);
 
   // Returns a code that signs an administrator in, once, within kWebCodeTime. The error: the system has no randomness.
   tl::expected<std::string, std::string> make_code();
@@ -39,8 +46,12 @@ class SignIns {
     std::string text;
     WebVisitor visitor;
   };
-  // `secret`: a code or a tenant's token. The error is for the visitor.
-  tl::expected<Ticket, std::string> sign_in(const std::string& secret);
+  // Returns a grant for a connection on which this certificate was shown, with its owner: what the process that serves
+  // the page can sign visitors of this connection in with. The error, for the visitor: the certificate does not count.
+  tl::expected<Ticket, std::string> make_grant(const ShownCertificate& certificate);
+  // `secret`: a code or a tenant's token. `grant`: of the visitor's connection, which signs in by itself if `secret` is
+  // empty. The error is for the visitor.
+  tl::expected<Ticket, std::string> sign_in(const std::string& secret, const std::string& grant = {});
   // Returns null if the ticket is invalid or expired. The pointer is valid until the next call. The call counts as a
   // use.
   const WebVisitor* find(const std::string& ticket);
@@ -53,16 +64,19 @@ class SignIns {
     WebVisitor visitor;
     Time begun, used;
   };
-  using Map = std::map<TokenHash, SignIn>;
-  tl::expected<WebVisitor, std::string> visitor_of(const std::string& secret);
+  struct Grant {
+    ShownCertificate certificate;
+    std::string tenant;
+    Time used;
+  };
+  tl::expected<WebVisitor, std::string> visitor_of(const std::string& secret, const std::string& grant);
   void forget_old();
-  void make_room(const WebVisitor& visitor);
 
-  const TenantOfToken tenant_of_token_;
-  const Counts counts_;
+  const WebCredentials credentials_;
   const Clock clock_;
-  Map sign_ins_;                     // by the hash of the ticket
-  std::map<TokenHash, Time> codes_;  // the time of each code's creation
+  std::map<TokenHash, SignIn> sign_ins_;  // by the hash of the ticket
+  std::map<TokenHash, Time> codes_;       // the time of each code's creation
+  std::map<TokenHash, Grant> grants_;     // by the hash of the grant
 };
 
 }  // namespace gpuwire::server

@@ -51,9 +51,8 @@ void add_running(GpuUse& use, const Snapshot& snapshot, double since_unix_s) {
 
 }  // namespace
 
-WebAnswers::WebAnswers(ControlSources sources, SignIns::TenantOfToken tenant_of_token, SignIns::Counts counts,
-                       Clock clock)
-    : sources_(std::move(sources)), clock_(clock), sign_ins_(std::move(tenant_of_token), std::move(counts), clock) {}
+WebAnswers::WebAnswers(ControlSources sources, WebCredentials credentials, Clock clock)
+    : sources_(std::move(sources)), clock_(clock), sign_ins_(std::move(credentials), clock) {}
 
 Json WebAnswers::answer(std::string_view line) {
   const Json request = parse_ordered_json(line);
@@ -69,8 +68,30 @@ Json WebAnswers::answer(std::string_view line) {
   return {{"ok", true}};
 }
 
+Json WebAnswers::answer_certificate(std::string_view line) {
+  const Json request = parse_ordered_json(line);
+  if (!request.is_object() || text_in(request, "command") != "certificate")
+    return failed_answer("a request is one JSON object on one line");
+  ShownCertificate shown{.serial = text_in(request, "serial"),
+                         .tenant = text_in(request, "tenant"),
+                         .verify_text = text_in(request, "fault"),
+                         .expires = text_in(request, "expires")};
+  auto error = request.find("error");
+  if (error == request.end() || !error->is_number_integer()) return failed_answer("a certificate without a result");
+  shown.verify_error = error->get<int>();
+  auto grant = sign_ins_.make_grant(shown);
+  if (!grant) {
+    if (sources_.audit)
+      sources_.audit("web_refused",
+                     {{"peer", text_in(request, "peer")}, {"credential", shown.serial}, {"reason", grant.error()}});
+    return failed_answer(grant.error());
+  }
+  return {{"ok", true}, {"grant", grant->text}, {"holder", label_of(grant->visitor.tenant, grant->visitor.user)}};
+}
+
 Json WebAnswers::sign_in(const Json& request) {
-  auto ticket = sign_ins_.sign_in(text_in(request, "secret"));
+  const std::string secret = text_in(request, "secret"), grant = text_in(request, "grant");
+  auto ticket = sign_ins_.sign_in(secret, grant);
   LogFields fields{{"peer", text_in(request, "peer")}};
   if (!ticket) {
     fields["reason"] = ticket.error();

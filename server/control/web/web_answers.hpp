@@ -21,12 +21,14 @@ class WebAnswers {
  public:
   using Clock = SignIns::Clock;
   // `sources`: snapshot, end_session and audit are used.
-  WebAnswers(ControlSources sources, SignIns::TenantOfToken tenant_of_token, SignIns::Counts counts,
-             Clock clock = &std::chrono::steady_clock::now);
+  WebAnswers(ControlSources sources, WebCredentials credentials, Clock clock = &std::chrono::steady_clock::now);
 
   // `line` comes from a process that talks to strangers. Returns {"ok":true,...} or {"ok":false,"error":"one line"};
   // with "signed_out" if the ticket is invalid.
   Json answer(std::string_view line);
+  // `line` comes from the process that speaks TLS with visitors: a certificate that one of them has shown, with a proof
+  // of its key. Returns {"ok":true,"grant":TEXT,"holder":TEXT}, or why the certificate does not count.
+  Json answer_certificate(std::string_view line);
 
   // Reads the audit log of earlier servers.
   void read_history(std::istream& audit_log) { history_.read(audit_log); }

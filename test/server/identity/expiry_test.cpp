@@ -36,6 +36,10 @@ TEST_CASE("an end is told from 30 days before it on, with what to do") {
   CHECK(expiry_line(server, kNow) == "");
   const Expiry authority{.of = Expiry::Of::authority, .tenant = {}, .expires = kNow + kDay};
   CHECK(expiry_line(authority, kNow).ends_with(": gpuwire admin renew --ca"));
+  const Expiry page{.of = Expiry::Of::page, .tenant = {}, .expires = kNow + 12 * kDay + 1h};
+  CHECK(expiry_line(page, kNow) ==
+        "the web page's certificate expires on 2027-01-27 09:00 UTC, in 12 days: put a new one in the place of "
+        "web_certificate and web_key");
   const Expiry token{
       .of = Expiry::Of::tenant, .tenant = "bob", .kind = CredentialKind::token, .expires = kNow + 2 * kDay};
   CHECK(expiry_line(token, kNow) ==
@@ -112,4 +116,17 @@ TEST_CASE("a folder tells of authority, server and tenants, and another date aft
   REQUIRE(add_certificate(folder, "anna", 50, {}, kNow));
   CHECK(ends() == std::vector<long>{1000, 100, 5, 50});
   CHECK_FALSE(expiries(temporary.path() / "nowhere", kNow));
+}
+
+TEST_CASE("the end of the web page's certificate is the first certificate's of its file") {
+  const gpuwire::test::TemporaryDirectory folder;
+  REQUIRE(init_identity(folder.path() / "identity", {.hosts = {"gpu7"}, .server_days = 20}, kNow));
+  const auto page = expiry_of_page(folder.path() / "identity" / "server.pem");
+  REQUIRE(page);
+  CHECK(page->of == Expiry::Of::page);
+  CHECK(page->expires == kNow + 20 * kDay);
+  const auto none = expiry_of_page(folder.path() / "identity" / "server.key");
+  REQUIRE_FALSE(none);
+  CHECK(none.error().find("server.key: no certificate can be read") != std::string::npos);
+  CHECK_FALSE(expiry_of_page(folder.path() / "nothing"));
 }

@@ -58,7 +58,7 @@ TEST_CASE("no name of a program, tenant, host, device or reason is markup in any
       CHECK(html.find("</td><script") == std::string::npos);
     }
   }
-  CHECK(sign_in_page("csrf", kHostile).find("<script") == std::string::npos);
+  CHECK(sign_in_page("csrf", kHostile, kHostile).find("<script") == std::string::npos);
 }
 
 TEST_CASE("a page has no code and no style of its own, which its policy would forbid") {
@@ -77,7 +77,10 @@ TEST_CASE("a page is for the keyboard and for screen readers: language, title, s
     CHECK_MESSAGE(html.find(has) != std::string::npos, has);
   CHECK(count(html, "<h1>") == 1);
   CHECK(count(html, "<section") == count(html, "<h2"));
-  CHECK(sign_in_page("csrf", "").find("<label for=\"secret\">") != std::string::npos);
+  CHECK(sign_in_page("csrf", "", "").find("<label for=\"secret\">") != std::string::npos);
+  CHECK(sign_in_page("csrf", "", "").find("with the certificate") == std::string::npos);
+  CHECK(sign_in_page("csrf", "course/anna", "").find("Sign in as <bdi>course/anna</bdi> with the certificate") !=
+        std::string::npos);
 }
 
 TEST_CASE("each running session has its link to end it, and each waiting one its place and reason") {

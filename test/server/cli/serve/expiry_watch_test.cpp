@@ -48,7 +48,8 @@ struct Fixture {
     watch = std::make_unique<ExpiryWatch>(
         io, ExpiryWatch::Sources{.directory = [this] { return folder; },
                                  .serves = [](const std::string& tenant) { return tenant != "gone"; },
-                                 .now = [this] { return now; }});
+                                 .now = [this] { return now; },
+                                 .page = [this] { return page; }});
   }
   void give(const std::string& tenant, unsigned days, const std::string& user) {
     REQUIRE(add_token(folder, tenant, days, {}, now, user));
@@ -61,6 +62,7 @@ struct Fixture {
   gpuwire::test::TemporaryDirectory temporary;
   const std::filesystem::path folder = temporary.path() / "identity";
   WallTime now = std::chrono::system_clock::from_time_t(1'800'000'000);
+  std::filesystem::path page;
   boost::asio::io_context io;
   std::unique_ptr<ExpiryWatch> watch;
 };
@@ -114,4 +116,29 @@ TEST_CASE("what has no room in the figures is counted, and ends last") {
   CHECK(keep_those_that_end_first(figures) == 3);
   CHECK(figures.size() == kCertificatesShownMax);
   CHECK(std::ranges::count(figures, 1000.0, &CertificateMetrics::expires_unix_s) >= 5);
+}
+
+TEST_CASE("the web page's certificate has a line of its own, and hides no other when it cannot be read") {
+  Fixture fixture;
+  Log log;
+  fixture.page = fixture.folder / "server.pem";
+  fixture.give("course", 3, "anna");
+  fixture.now += std::chrono::hours(24) * (kServerDays - 10);
+  fixture.give("course", 3, "ben");
+  fixture.watch->start();
+  auto lines = log.take();
+  auto has = [&](const char* words) {
+    return std::ranges::any_of(lines, [&](const std::string& line) { return line.find(words) != line.npos; });
+  };
+  CHECK(has("the web page's certificate expires on "));
+  CHECK(has("for user ben expires on "));
+  CHECK(std::ranges::count(fixture.watch->figures(), "web page", &CertificateMetrics::of) == 1);
+  fixture.page = fixture.folder / "nothing";
+  fixture.now += 24h;
+  fixture.watch->start();
+  lines = log.take();
+  CHECK(has("nobody can say when certificates expire: "));
+  CHECK(has("for user ben expires on "));
+  CHECK(std::ranges::count(fixture.watch->figures(), "web page", &CertificateMetrics::of) == 0);
+  CHECK(fixture.of_tenants() == 1);
 }

@@ -23,12 +23,16 @@ struct Page {
              return true;
            },
        .audit = [this](std::string_view event, const LogFields&) { done.emplace_back(event); }},
-      [](const std::string& token) -> tl::expected<WebVisitor, std::string> {
-        if (token == "wrong") return tl::unexpected(std::string("no token"));
-        const size_t slash = token.find('/');  // as in "course/anna"
-        return WebVisitor{token.substr(0, slash), "id", slash == token.npos ? std::string() : token.substr(slash + 1)};
-      },
-      [](const WebVisitor&) { return true; },
+      {.of_token = [](const std::string& token) -> WebCredentials::Owner {
+         if (token == "wrong") return tl::unexpected(std::string("no token"));
+         const size_t slash = token.find('/');  // as in "course/anna"
+         return WebVisitor{token.substr(0, slash), "id", slash == token.npos ? std::string() : token.substr(slash + 1)};
+       },
+       .of_certificate = [](const ShownCertificate& certificate, const std::string&) -> WebCredentials::Owner {
+         if (certificate.verify_error != 0) return tl::unexpected("expired on " + certificate.expires);
+         return WebVisitor{certificate.tenant, certificate.serial, "anna"};
+       },
+       .counts = [](const WebVisitor&) { return true; }},
       [this] { return now; }};
   Json ask(const Json& request) { return answers.answer(dump(request)); }
   std::string ticket(const std::string& secret) { return ask({{"command", "sign_in"}, {"secret", secret}})["ticket"]; }
@@ -133,4 +137,32 @@ TEST_CASE("of the past a tenant is told its own use, and that of all others toge
   CHECK(used(root, "yan") == doctest::Approx(200));
   page.now += kWebHistoryFreshTime;
   CHECK(used(root, "yan") == doctest::Approx(200));
+}
+
+TEST_CASE("a certificate that a visitor has shown becomes a grant, which signs its owner in") {
+  Page page;
+  auto show = [&](Json words) {
+    words["command"] = "certificate";
+    return page.answers.answer_certificate(dump(words));
+  };
+  const Json granted = show({{"serial", "77"}, {"tenant", "course"}, {"error", 0}, {"peer", "10.0.0.1"}});
+  CHECK(granted["ok"] == true);
+  CHECK(granted["holder"] == "course/anna");
+  CHECK(page.done.empty());
+  const Json ticket = page.ask({{"command", "sign_in"}, {"grant", granted["grant"]}});
+  CHECK(ticket["tenant"] == "course");
+  CHECK(ticket["user"] == "anna");
+  CHECK(page.done == std::vector<std::string>{"web_sign_in"});
+  const Json refused = show({{"serial", "77"}, {"tenant", "course"}, {"error", 10}, {"expires", "Monday"}});
+  CHECK(refused["ok"] == false);
+  CHECK(refused["error"] == "expired on Monday");
+  CHECK_FALSE(refused.contains("grant"));
+  CHECK(page.done.back() == "web_refused");
+  // Without a result there is no certificate, and the page's other process may not say who has shown one.
+  CHECK(show({{"serial", "77"}, {"tenant", "course"}})["ok"] == false);
+  CHECK(show({{"serial", "77"}, {"tenant", "course"}, {"error", "0"}})["ok"] == false);
+  const Json other = page.ask({{"command", "certificate"}, {"serial", "77"}, {"tenant", "course"}, {"error", 0}});
+  CHECK(other["signed_out"] == true);
+  for (const char* line : {"", "[]", "{", "{\"command\":7}"})
+    CHECK(page.answers.answer_certificate(line)["ok"] == false);
 }
