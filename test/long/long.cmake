@@ -4,7 +4,7 @@
 # GPUWIRE_TEST_LONG as well. Not under the sanitizers.
 function(gpuwire_long_form name)
   cmake_parse_arguments(ARG "" "" "COMMAND;ENVIRONMENT" ${ARGN})
-  if(GPUWIRE_SANITIZE OR NOT GPUWIRE_BUILD_TESTS)
+  if(GPUWIRE_SANITIZE)
     return()
   endif()
   add_test(NAME ${name}_long COMMAND ${ARG_COMMAND})
