@@ -13,6 +13,7 @@ import facts
 from support import (
     BUILD,
     DEVICE,
+    HERE,
     LONG,
     PROGRAMS,
     RUN_LIMIT_SECONDS,
@@ -122,8 +123,8 @@ class Programs(ServerCase):
         """Compares a program's facts, with a server and without, with the rules of driver 580's answers."""
         if DEVICE != "software":
             self.skipTest("the software device is compared with what was recorded")
-        here = os.path.dirname(os.path.abspath(__file__))
-        with open(os.path.join(here, "programs", program + ".rules"), encoding="utf-8") as file:
+        path, = glob.glob(os.path.join(HERE, "programs", "*", program + ".rules"))
+        with open(path, encoding="utf-8") as file:
             rules = facts.read_rules(file.read())
         alone = {**os.environ, "LD_LIBRARY_PATH": os.path.join(BUILD, "lib", "software_direct")}
         return rules, {
@@ -154,6 +155,12 @@ class Programs(ServerCase):
 
     def test_a_thread_without_a_context_finds_a_kernel(self):
         self.assert_passed(run(self.server.address, "fresh_thread"))
+
+    def test_an_executable_of_many_programs_runs_the_one_that_its_first_argument_names(self):
+        self.assert_passed(run(self.server.address, "programs_concurrency", "fresh_thread"))
+        ran = run(self.server.address, "programs_concurrency", "no_program")
+        self.assertEqual((ran.returncode, ran.stdout), (2, ""))
+        self.assertIn(" fresh_thread ", ran.stderr)
 
     def test_pinned_memory_is_reached_at_its_host_address(self):
         self.assert_passed(run(self.server.address, "pinned_pointers"))

@@ -22,7 +22,7 @@ inline const char* status_name(CUstreamCaptureStatus status) {
 }
 
 // Returns "none", "active", "invalidated", or the query's error.
-inline const char* status_of(CUstream stream) {
+inline const char* status_text(CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUresult error = cuStreamIsCapturing(stream, &status);
   return error ? error_name(error) : status_name(status);

@@ -148,7 +148,7 @@ TEST_CASE("A mipmapped array has as many levels as its extents can be halved") {
   REQUIRE(cuMipmappedArrayCreate(&mipmap, &base, 99) == CUDA_SUCCESS);
   CUarray level = nullptr;
   REQUIRE(cuMipmappedArrayGetLevel(&level, mipmap, 4) == CUDA_SUCCESS);
-  // These are driver 580's answers (test/end_to_end/programs/argument_facts.rules).
+  // These are driver 580's answers (test/end_to_end/programs/contexts/argument_facts.rules).
   CHECK(cuArrayDestroy(level) == CUDA_SUCCESS);
   CHECK(cuMipmappedArrayGetLevel(&level, mipmap, 4) == CUDA_SUCCESS);
   CHECK(cuMipmappedArrayGetLevel(&level, mipmap, 5) == CUDA_ERROR_INVALID_VALUE);
