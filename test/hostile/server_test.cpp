@@ -12,7 +12,7 @@
 
 #include "client/custom.hpp"
 #include "client_stub/driver/memory/address_map.hpp"
-#include "client_stub/driver/session/process.hpp"
+#include "client_stub/driver/session/lifecycle.hpp"
 #include "protocol/transport/stream.hpp"
 #include "protocol/transport/tcp.hpp"
 #include "protocol/wire/message_reader.hpp"

@@ -4,6 +4,7 @@
 #include "client/forward.hpp"
 #include "client/custom.hpp"
 #include "client_stub/driver/session/process.hpp"
+#include "client_stub/driver/context/context.hpp"
 
 namespace gpuwire::client {
 namespace {

@@ -65,7 +65,7 @@ AccountPage* make_page(AccountPage* place) noexcept {
 }
 
 // A child counts for itself, and in its own memory.
-void in_child() noexcept {
+void count_in_child() noexcept {
   g_file.it.close();
   g_page = make_page(g_page);
 }
@@ -125,7 +125,7 @@ bool begin_account_from_environment() noexcept {
   g_depth = account_depth(setting("GPUWIRE_STATS"));
   if (g_depth == AccountDepth::none) return false;
   g_page = make_page(nullptr);
-  if (g_page) pthread_atfork(nullptr, nullptr, in_child);
+  if (g_page) pthread_atfork(nullptr, nullptr, count_in_child);
   return g_page != nullptr;
 }
 

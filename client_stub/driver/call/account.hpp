@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "client_stub/driver/call/entry.hpp"
+#include "client_stub/driver/call/call_class.hpp"
 #include "client_stub/session/session.hpp"
 
 namespace gpuwire::client {

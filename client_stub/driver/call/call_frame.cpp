@@ -6,7 +6,6 @@
 #include <csignal>
 
 #include "client_stub/driver/session/process.hpp"
-#include "client_stub/driver/session/server_session.hpp"
 
 namespace gpuwire::client {
 
@@ -73,7 +72,7 @@ void CallFrame::enter_again() noexcept {
   outer_ = nullptr;
   t_frame = nullptr;
   if (t_uncancelled) let_cancel();
-  if (Process* owner = process()) owner->server->connection().take_back_from_left_call();
+  if (Process* owner = process()) owner->connection->take_back_from_left_call();
 }
 
 }  // namespace gpuwire::client

@@ -1,6 +1,8 @@
 #include "client_stub/driver/call/caller.hpp"
 
 #include "client/forward.hpp"
+#include "client_stub/driver/context/context.hpp"
+#include "client_stub/driver/handle/handle_table.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/host_memory/host_regions.hpp"
@@ -23,7 +25,7 @@ Caller enter(Needs needs) noexcept {
     return caller;
   }
   ContextState* context = t_context;
-  caller.server = context ? context->server : owner->server.get();
+  caller.server = context ? context->server : owner->server;
   caller.session = &caller.server->connection();
   if (needs == Needs::nothing) return caller;
   caller.error = caller.session->state();

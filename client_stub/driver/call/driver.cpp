@@ -8,6 +8,7 @@
 #include "client/symbols.hpp"
 #include "client_stub/driver/call/graphics_interop.hpp"
 #include "client_stub/driver/call/log_stderr.hpp"
+#include "client_stub/driver/session/lifecycle.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "protocol/cuda_abi/proc_address.hpp"
 

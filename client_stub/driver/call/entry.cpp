@@ -12,21 +12,20 @@
 #include "client/trace.hpp"
 #include "client_stub/driver/call/account.hpp"
 #include "client_stub/driver/call/clock.hpp"
+#include "client_stub/driver/call/error_log.hpp"
 #include "client_stub/driver/call/error_text.hpp"
 #include "client_stub/driver/managed_memory/managed_faults.hpp"
 #include "client_stub/driver/managed_memory/managed_memory.hpp"
 #include "client_stub/driver/profile/profile_file.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/call/log_stderr.hpp"
+#include "client_stub/driver/session/device_output.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/session/environment.hpp"
 #include "client_stub/session/file_limit.hpp"
 #include "protocol/transport/own_descriptor.hpp"
 
 namespace gpuwire::client {
-
-constinit std::atomic<uint8_t> g_entry{0};
-
 namespace {
 
 constexpr unsigned kTraceLineBytesMax = 2048;  // longer lines are cut
@@ -48,7 +47,7 @@ thread_local constinit ThreadTraffic t_traffic_before __attribute__((tls_model("
 Sent sent_so_far() noexcept {
   Process* owner = process();
   if (!owner) return {0, 0};
-  SessionStats& stats = owner->server->connection().stats();
+  SessionStats& stats = owner->connection->stats();
   return {stats.posted.load(std::memory_order_relaxed), stats.called.load(std::memory_order_relaxed)};
 }
 
@@ -170,5 +169,12 @@ void HeldArguments::release() noexcept {
     if (ManagedMemory* memory = managed_faults().holder(address)) memory->release(address);
   }
 }
+
+// Text arrives until the connection is closed, and the process writes the last of it at its exit.
+void write_device_output() noexcept {
+  if (Process* owner = process()) owner->server->device_output.write();
+}
+
+void note_failure(const char* name, CUresult result) noexcept { error_log().note(name, result); }
 
 }  // namespace gpuwire::client

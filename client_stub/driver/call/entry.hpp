@@ -4,20 +4,13 @@
 
 #include <cuda.h>
 
-#include <atomic>
 #include <cstdint>
 
+#include "client_stub/driver/call/call_class.hpp"
 #include "client_stub/driver/call/call_frame.hpp"
+#include "client_stub/driver/call/entry_steps.hpp"
 
 namespace gpuwire::client {
-
-enum class CallClass : uint8_t { local, posted, called };
-
-// The steps of every call besides its work, as bits. Read relaxed: nothing else is published through it. kObserved: set
-// once at start from GPUWIRE_TRACE, GPUWIRE_STATS and GPUWIRE_PROFILE_FILE, before the first call returns. kManaged:
-// the process has managed memory; a thread that can name any got it after the bit was set.
-inline constexpr uint8_t kObserved = 1, kManaged = 2;
-extern std::atomic<uint8_t> g_entry;
 
 // Called once, when the library is loaded: GPUWIRE_TRACE and GPUWIRE_PROFILE_FILE name files, GPUWIRE_STATS asks for an
 // account at the end.

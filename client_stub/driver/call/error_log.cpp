@@ -9,8 +9,6 @@
 #include <cstring>
 #include <ctime>
 
-#include "client/custom.hpp"
-#include "client_stub/driver/call/entry.hpp"
 #include "client_stub/driver/call/error_text.hpp"
 
 namespace gpuwire::client {
@@ -34,8 +32,6 @@ std::string line_of(const std::string& message) {
 }
 
 }  // namespace
-
-void note_failure(const char* name, CUresult result) noexcept { error_log().note(name, result); }
 
 ErrorLog& error_log() noexcept {
   static ErrorLog& log = *new ErrorLog;
@@ -104,45 +100,4 @@ bool ErrorLog::dump(uint32_t* iterator, size_t bytes_max, std::string& out) {
   return true;
 }
 
-namespace custom {
-
-CUresult cuLogsRegisterCallback(CUlogsCallback callbackFunc, void* userData, CUlogsCallbackHandle* callback_out) {
-  uint64_t handle = error_log().register_callback(callbackFunc, userData);
-  if (!handle) return CUDA_ERROR_INVALID_VALUE;
-  if (callback_out) *callback_out = reinterpret_cast<CUlogsCallbackHandle>(handle);
-  return CUDA_SUCCESS;
-}
-
-CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle callback) {
-  return error_log().unregister_callback(reinterpret_cast<uint64_t>(callback)) ? CUDA_SUCCESS
-                                                                               : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuLogsCurrent(CUlogIterator* iterator_out, unsigned int) {
-  if (!iterator_out) return CUDA_ERROR_INVALID_VALUE;
-  *iterator_out = error_log().next();
-  return CUDA_SUCCESS;
-}
-
-CUresult cuLogsDumpToFile(CUlogIterator* iterator, const char* pathToFile, unsigned int) {
-  if (!pathToFile) return CUDA_ERROR_INVALID_VALUE;
-  std::FILE* file = std::fopen(pathToFile, "we");
-  if (!file) return CUDA_ERROR_INVALID_VALUE;
-  std::string text;
-  error_log().dump(iterator, SIZE_MAX, text);
-  bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  bool closed = std::fclose(file) == 0;
-  return written && closed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuLogsDumpToMemory(CUlogIterator* iterator, char* buffer, size_t* size, unsigned int) {
-  if (!buffer || !size || *size == 0) return CUDA_ERROR_INVALID_VALUE;
-  std::string text;
-  bool fits = error_log().dump(iterator, *size, text);
-  std::memcpy(buffer, text.c_str(), text.size() + 1);
-  *size = text.size();
-  return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-}  // namespace custom
 }  // namespace gpuwire::client

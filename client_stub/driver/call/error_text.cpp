@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include "client/custom.hpp"
-
 namespace gpuwire::client {
 namespace {
 
@@ -35,19 +33,6 @@ const char* error_name(CUresult result) noexcept {
 const char* error_string(CUresult result) noexcept {
   const Row* row = find(result);
   return row ? row->text : nullptr;
-}
-
-// An unknown number is CUDA_ERROR_INVALID_VALUE, and the pointer is set to null (CUDA driver API, Error Handling).
-CUresult custom::cuGetErrorName(CUresult error, const char** name) {
-  if (!name) return CUDA_ERROR_INVALID_VALUE;
-  *name = error_name(error);
-  return *name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult custom::cuGetErrorString(CUresult error, const char** text) {
-  if (!text) return CUDA_ERROR_INVALID_VALUE;
-  *text = error_string(error);
-  return *text ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // namespace gpuwire::client

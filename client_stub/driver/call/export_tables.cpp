@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "client/custom.hpp"
+#include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/call/log_stderr.hpp"
 #include "client_stub/driver/session/tools.hpp"
@@ -9,6 +10,7 @@
 #include "client_stub/session/session_table.hpp"
 #include "client_stub/session/several_servers.hpp"
 #include "protocol/cuda_abi/private_tables.hpp"
+#include "protocol/wire/handle.hpp"
 
 namespace gpuwire::client {
 namespace {

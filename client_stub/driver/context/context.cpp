@@ -2,15 +2,11 @@
 #include "client/forward.hpp"
 #include "client/custom.hpp"
 #include "client_stub/driver/call/caller.hpp"
+#include "client_stub/driver/context/context.hpp"
+#include "client_stub/driver/handle/handle_table.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/copy/posted_uploads.hpp"
-#include "client_stub/driver/host_memory/host_regions.hpp"
-#include "client_stub/driver/memory/cached_memory.hpp"
-#include "client_stub/driver/module/prefetched_images.hpp"
-#include "client_stub/driver/stream/capture.hpp"
-#include "protocol/cuda_abi/private_tables.hpp"
-#include "client_stub/driver/stream/host_callbacks.hpp"
 
 namespace gpuwire::client {
 namespace {
@@ -55,36 +51,6 @@ ContextState* queried_context(CUcontext context, CUresult& error) noexcept {
 }
 
 }  // namespace
-
-void prepare_end(ContextState& context) noexcept {
-  // Callbacks of libraries on the context may still call the driver while it is released.
-  cuda_abi::context_local_storage().drop_context(as_cuda(&context));
-  context.server->cached_memory.give_back_of(context);
-  context.server->prefetched_images.forget(context);
-}
-
-void end_context(ContextState& context) noexcept {
-  context.alive.store(false, std::memory_order_release);
-  context.server->cached_memory.forget(context);
-  forget_modules_of(context);
-  forget_memory_of(context);
-  forget_host_memory_of(context);
-  handles().for_each(wire::HandleKind::event, [&](uint64_t handle, void* object) {
-    auto* event = static_cast<EventState*>(object);
-    if (event && event->context == &context) forget_event_handle(handle);
-  });
-  handles().for_each(wire::HandleKind::stream, [&](uint64_t handle, void* object) {
-    auto* stream = static_cast<StreamState*>(object);
-    if (stream && stream->context == &context) forget_stream_handle(handle);
-  });
-  context.server->captures.remove_of(context);
-  context.server->posted_uploads.context_ends();
-}
-
-void set_flags(ContextState& context, Session& session, unsigned flags) noexcept {
-  context.flags.store(flags, std::memory_order_relaxed);
-  session.wait_asleep((flags & CU_CTX_SCHED_MASK) == CU_CTX_SCHED_BLOCKING_SYNC);
-}
 
 CUresult custom::cuCtxCreate_v4(CUcontext* out, CUctxCreateParams* parameters, unsigned int flags, CUdevice ordinal) {
   Caller caller = enter(Needs::initialised);
@@ -317,30 +283,7 @@ CUresult custom::cuCtxSetLimit(CUlimit limit, size_t value) {
   return CUDA_SUCCESS;
 }
 
-namespace {
-
-template <class Forward>
-CUresult synchronize(const Caller& caller, Forward&& forward_call) noexcept {
-  ContextState& context = *caller.state;
-  if (in_host_callback()) return CUDA_ERROR_NOT_PERMITTED;
-  if (CUresult error = caller.server->captures.permit_synchronisation(context)) return leave(caller, error);
-  // Nothing was sent since the last time all was known to be done.
-  if (context_idle(context)) return leave(caller, CUDA_SUCCESS);
-  uint64_t up_to = context.work.load(std::memory_order_relaxed);
-  // A kernel may be waiting for a write of the program.
-  caller.server->host_regions.push(caller);
-  CUresult result = forward_call();
-  if (result == CUDA_SUCCESS) note_context_done(context, up_to);
-  return leave(caller, result);
-}
-
-}  // namespace
-
-CUresult custom::cuCtxSynchronize() {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  return synchronize(caller, [&] { return forward::cuCtxSynchronize(caller); });
-}
+CUresult custom::cuCtxSynchronize() { return synchronise_current_context(); }
 
 CUresult custom::cuCtxSynchronize_v2(CUcontext handle) {
   CUresult error;
@@ -348,7 +291,7 @@ CUresult custom::cuCtxSynchronize_v2(CUcontext handle) {
   if (!context) return error;
   Caller caller = enter_context(*context);
   if (caller.error) return caller.error;
-  return synchronize(caller, [&] { return forward::cuCtxSynchronize(caller); });
+  return synchronise_entered(caller);
 }
 
 }  // namespace gpuwire::client

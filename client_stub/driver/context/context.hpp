@@ -108,6 +108,11 @@ extern thread_local constinit bool t_unannounced __attribute__((tls_model("initi
 
 // Created when first asked for. Null: no memory.
 ThreadState* thread_state() noexcept;
+// Of the calling thread; 0: no memory for its state.
+inline uint64_t thread_number() noexcept {
+  const ThreadState* thread = thread_state();
+  return thread ? thread->number : 0;
+}
 
 // From a program's handle: null with `error` = CUDA_ERROR_INVALID_CONTEXT (never given out). Destroyed ones are found.
 ContextState* find_context(CUcontext context) noexcept;
@@ -144,9 +149,16 @@ void prepare_end(ContextState& context) noexcept;
 // a primary context its mutex is held.
 void end_context(ContextState& context) noexcept;
 
-// All objects of a context are gone at the server. The owners of these tables (memory.cpp, module.cpp and so on) forget
-// their entries for it; called after the context has been marked dead, without locks held.
+// All objects of a context are gone at the server, and what the client has of them ends; called after the context has
+// been marked dead, without locks held.
 void forget_memory_of(const ContextState& context) noexcept;
 void forget_modules_of(const ContextState& context) noexcept;
+// Pinned memory that was made in the context is no region any more, and registered memory is not pinned. Before the
+// server is notified.
+void forget_host_memory_of(const ContextState& context) noexcept;
+
+// cuCtxSynchronize in the current context, and in that of a caller which has entered.
+CUresult synchronise_current_context() noexcept;
+CUresult synchronise_entered(const Caller& caller) noexcept;
 
 }  // namespace gpuwire::client

@@ -5,9 +5,13 @@
 
 #include "client/forward.hpp"
 #include "client_stub/driver/call/caller.hpp"
+#include "client_stub/driver/context/context.hpp"
+#include "client_stub/driver/handle/handle_table.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/host_memory/host_regions.hpp"
 #include "client_stub/driver/memory/cached_memory.hpp"
+#include "client_stub/driver/stream/capture.hpp"
 #include "client_stub/driver/stream/host_callbacks.hpp"
 
 namespace gpuwire::client {
@@ -110,6 +114,31 @@ ContextState* context_or_current(CUcontext context, CUresult& error) noexcept {
   ContextState* found = context ? find_context(context) : t_context;
   error = found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
   return found;
+}
+
+void set_flags(ContextState& context, Session& session, unsigned flags) noexcept {
+  context.flags.store(flags, std::memory_order_relaxed);
+  session.wait_asleep((flags & CU_CTX_SCHED_MASK) == CU_CTX_SCHED_BLOCKING_SYNC);
+}
+
+CUresult synchronise_entered(const Caller& caller) noexcept {
+  ContextState& context = *caller.state;
+  if (in_host_callback()) return CUDA_ERROR_NOT_PERMITTED;
+  if (CUresult error = caller.server->captures.permit_synchronisation(context)) return leave(caller, error);
+  // Nothing was sent since the last time all was known to be done.
+  if (context_idle(context)) return leave(caller, CUDA_SUCCESS);
+  uint64_t up_to = context.work.load(std::memory_order_relaxed);
+  // A kernel may be waiting for a write of the program.
+  caller.server->host_regions.push(caller);
+  CUresult result = forward::cuCtxSynchronize(caller);
+  if (result == CUDA_SUCCESS) note_context_done(context, up_to);
+  return leave(caller, result);
+}
+
+CUresult synchronise_current_context() noexcept {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  return synchronise_entered(caller);
 }
 
 }  // namespace gpuwire::client

@@ -5,6 +5,7 @@
 #include "client/custom.hpp"
 #include "client/session_sends.hpp"
 #include "client_stub/driver/call/caller.hpp"
+#include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/copy/posted_uploads.hpp"

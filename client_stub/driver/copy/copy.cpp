@@ -15,6 +15,7 @@
 #include "client_stub/driver/memory/place.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/stream/stream_call.hpp"
+#include "client_stub/driver/stream/stream_wait.hpp"
 #include "client_stub/driver/copy/transfer.hpp"
 #include "client_stub/driver/copy/posted_uploads.hpp"
 #include "client_stub/driver/host_memory/host_regions.hpp"
@@ -214,7 +215,7 @@ CUresult copy(Copy&& perform, uint64_t destination, uint64_t source, size_t byte
   return perform(begun, places);
 }
 
-uint64_t word_of(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
+uint64_t address_of(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
 
 // Uses a buffer of gpuwire: the session's reads and writes must not fault.
 CUresult array_copy_of_managed(const Begun& begun, uint64_t array, size_t offset, void* managed, size_t bytes,
@@ -265,7 +266,7 @@ CUresult array_copy(CUarray array, size_t offset, void* host, size_t bytes, CUst
   if (CUresult error = check_in_array(begun.caller, array, offset, 0, 0, bytes, 1, 1))
     return leave(begun.caller, error);
   if (CUresult error = refuse_in_capture(begun.caller, begun.stream, form == Form::blocking)) return error;
-  if (classify(word_of(host), bytes).in_managed()) {
+  if (classify(address_of(host), bytes).in_managed()) {
     return leave(begun.caller, array_copy_of_managed(begun, handle, offset, host, bytes, to_array));
   }
   CUDA_MEMCPY3D copy{};
@@ -280,7 +281,7 @@ CUresult array_copy(CUarray array, size_t offset, void* host, size_t bytes, CUst
   if (uint64_t capture = capture_of(begun.caller, begun.stream))
     return leave(begun.caller, capture_box(begun.caller, capture, copy, begun.stream));
   // The server has such memory, too: it uses it when the stream gets there.
-  const Place place = classify(word_of(host), bytes);
+  const Place place = classify(address_of(host), bytes);
   if (form == Form::ordered && place.kind == PlaceKind::region)
     return leave(begun.caller, forward::cuMemcpy3DAsync_v2(begun.caller, &copy, begun.wire()));
   if (CUresult error = before_work(begun.caller)) return error;
@@ -303,21 +304,21 @@ CUresult array_copy(CUarray array, size_t offset, void* host, size_t bytes, CUst
 }  // namespace
 
 CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount, bool per_thread) {
-  return copy(to_device, dstDevice, word_of(srcHost), ByteCount, nullptr, per_thread, Form::blocking);
+  return copy(to_device, dstDevice, address_of(srcHost), ByteCount, nullptr, per_thread, Form::blocking);
 }
 
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount, CUstream hStream,
                               bool per_thread) {
-  return copy(to_device, dstDevice, word_of(srcHost), ByteCount, hStream, per_thread, Form::ordered);
+  return copy(to_device, dstDevice, address_of(srcHost), ByteCount, hStream, per_thread, Form::ordered);
 }
 
 CUresult cuMemcpyDtoH_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, bool per_thread) {
-  return copy(from_device, word_of(dstHost), srcDevice, ByteCount, nullptr, per_thread, Form::blocking);
+  return copy(from_device, address_of(dstHost), srcDevice, ByteCount, nullptr, per_thread, Form::blocking);
 }
 
 CUresult cuMemcpyDtoHAsync_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream,
                               bool per_thread) {
-  return copy(from_device, word_of(dstHost), srcDevice, ByteCount, hStream, per_thread, Form::ordered);
+  return copy(from_device, address_of(dstHost), srcDevice, ByteCount, hStream, per_thread, Form::ordered);
 }
 
 CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, bool per_thread) {

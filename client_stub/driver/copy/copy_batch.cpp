@@ -5,11 +5,12 @@
 
 #include "client/forward.hpp"
 #include "client/custom.hpp"
-#include "client_stub/driver/copy/copy_rules.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/stream/stream_call.hpp"
+#include "client_stub/driver/stream/stream_wait.hpp"
 #include "client_stub/driver/array/array_shapes.hpp"
 #include "client_stub/driver/copy/memory_in_flight.hpp"
+#include "client_stub/driver/memory/place.hpp"
 
 namespace gpuwire::client {
 namespace {

@@ -12,21 +12,21 @@
 namespace gpuwire::client {
 namespace {
 
-constexpr size_t kPageBytes = 4096;
+constexpr size_t kStagedPageBytes = 4096;
 // Where in a block a piece begins: at a multiple of this, which costs the device nothing.
 constexpr size_t kPlaceGrain = 256;
 
 // Of one size, so that none is so short that the server's scheduler takes it for work of the device's own.
 size_t piece_bytes_of(size_t bytes) {
   const size_t pieces = (bytes + kStagedPieceBytesMax - 1) / kStagedPieceBytesMax;
-  return ((bytes + pieces - 1) / pieces + kPageBytes - 1) / kPageBytes * kPageBytes;
+  return ((bytes + pieces - 1) / pieces + kStagedPageBytes - 1) / kStagedPageBytes * kStagedPageBytes;
 }
 
 // Half a page from the place of the program's bytes in their page. The CPU mistakes a load for one of a recent store at
 // the same offset of another page, and waits for it: with large blocks of malloc(), which begin 16 bytes behind a page,
 // and whole pages on the other side a copy takes two to four times as long.
 size_t place_beside(const std::byte* memory) {
-  return (reinterpret_cast<uintptr_t>(memory) + kPageBytes / 2) % kPageBytes / kPlaceGrain * kPlaceGrain;
+  return (reinterpret_cast<uintptr_t>(memory) + kStagedPageBytes / 2) % kStagedPageBytes / kPlaceGrain * kPlaceGrain;
 }
 
 }  // namespace

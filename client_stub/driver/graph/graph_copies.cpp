@@ -3,21 +3,13 @@
 #include <optional>
 
 #include "client/forward.hpp"
-#include "client/custom.hpp"
-#include "client/session_sends.hpp"
 #include "client_stub/driver/context/context.hpp"
-#include "client_stub/driver/copy/copy_rules.hpp"
-#include "client_stub/driver/copy/memory_in_flight.hpp"
-#include "client_stub/driver/graph/graph.hpp"
 #include "client_stub/driver/session/server_session.hpp"
-#include "client_stub/driver/stream/stream_call.hpp"
-#include "client_stub/driver/copy/pending_copies.hpp"
 #include "client_stub/driver/graph/graph_memory.hpp"
 #include "client_stub/driver/graph/graph_records.hpp"
-#include "client_stub/driver/graph/user_objects.hpp"
 #include "client_stub/driver/host_memory/host_regions.hpp"
+#include "client_stub/driver/host_memory/pinned_pointers.hpp"
 #include "client_stub/driver/stream/capture.hpp"
-#include "schema/session.capnp.h"
 
 namespace gpuwire::client {
 namespace {
@@ -181,127 +173,4 @@ CUresult capture_box(const Caller& caller, uint64_t capture, CUDA_MEMCPY3D copy,
   return forward::cuMemcpy3DAsync_v2(for_graph_copies(caller), &copy, reinterpret_cast<CUstream>(wire_stream));
 }
 
-namespace custom {
-namespace {
-
-// A node's parameters with places in them, on their way to the server.
-struct Translated {
-  CUDA_MEMCPY3D copy{};
-  std::vector<GraphUse> uses;
-  CUresult error = CUDA_ERROR_INVALID_VALUE;
-
-  Translated(const Caller& caller, const CUDA_MEMCPY3D* given) {
-    if (!given) return;
-    copy = *given;
-    error = to_places(caller, copy, uses);
-  }
-};
-
-uint64_t word_of(CUgraphNode node) { return reinterpret_cast<uint64_t>(node); }
-
-// Ends a launch whose frame was sent with this result.
-CUresult launched(const Caller& caller, uint64_t exec, CUresult result) {
-  if (!result && caller.server->graph_records.launch_is_judged(exec)) result = await_verdict(caller);
-  return leave(caller, result);
-}
-
-}  // namespace
-
-CUresult cuGraphAddMemcpyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
-                              const CUDA_MEMCPY3D* parameters, CUcontext context) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  if (!out) return CUDA_ERROR_INVALID_VALUE;
-  Translated translated(caller, parameters);
-  if (translated.error) return translated.error;
-  CUresult result = forward::cuGraphAddMemcpyNode(for_graph_copies(caller), out, graph, dependencies, count,
-                                                  &translated.copy, context);
-  if (result == CUDA_SUCCESS)
-    caller.server->graph_records.add(reinterpret_cast<uint64_t>(graph), word_of(*out), translated.uses);
-  return leave(caller, result);
-}
-
-CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D* out) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
-  CUresult result = forward::cuGraphMemcpyNodeGetParams(caller, node, out);
-  if (result == CUDA_SUCCESS) to_program_memory(caller, *out);
-  return leave(caller, result);
-}
-
-CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* parameters) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  Translated translated(caller, parameters);
-  if (translated.error) return translated.error;
-  uint64_t graph = caller.server->graph_records.graph_of(word_of(node));
-  // The graph of a node that the program did not get from us is unknown, so no graph counts its memory.
-  if (!graph && !translated.uses.empty()) return CUDA_ERROR_NOT_SUPPORTED;
-  CUresult result = forward::cuGraphMemcpyNodeSetParams(for_graph_copies(caller), node, &translated.copy);
-  if (result == CUDA_SUCCESS && graph) caller.server->graph_records.replace(graph, word_of(node), translated.uses);
-  return leave(caller, result);
-}
-
-CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D* parameters,
-                                        CUcontext context) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  Translated translated(caller, parameters);
-  if (translated.error) return translated.error;
-  CUresult result =
-      forward::cuGraphExecMemcpyNodeSetParams(for_graph_copies(caller), exec, node, &translated.copy, context);
-  if (result == CUDA_SUCCESS)
-    caller.server->graph_records.replace(reinterpret_cast<uint64_t>(exec), word_of(node), translated.uses);
-  return leave(caller, result);
-}
-
-CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream, bool per_thread) {
-  StreamCall on(stream, per_thread);
-  if (on.error) return on.error;
-  ServerSession& server = *on.caller.server;
-  // A launch of one graph does not become part of another (as measured on driver 580).
-  if (capture_of(on.caller, on.wire_stream)) [[unlikely]] {
-    server.captures.invalidate(*on.state);
-    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  }
-  const uint64_t handle = reinterpret_cast<uint64_t>(exec);
-  const std::shared_ptr<const GraphUses> uses = server.graph_records.uses_of(handle);
-  Awaits awaits = server.graph_records.awaits_of(handle);
-  if (!server.host_regions.all_shared()) [[unlikely]]
-    awaits = awaits | Awaits::program;  // as a kernel by itself
-  server.user_objects.note_launch(handle, on.wire_stream);
-  if (!uses) [[likely]] {
-    MemoryInFlight::Sending sending(on.caller, on.wire_stream, nullptr, awaits);
-    uint64_t sequence = 0;
-    CUresult result = forward::cuGraphLaunch(on.caller, exec, on.stream(), false, &sequence);
-    if (!result) sending.sent(sequence);
-    return launched(on.caller, handle, result);
-  }
-  if (!known_handle(wire::HandleKind::graph_exec, handle)) return CUDA_ERROR_INVALID_VALUE;
-  if (uses->blocks.size() > wire::kListItemsMax || uses->pinned.size() > wire::kListItemsMax)
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  server.host_regions.restore_for_graphs(on.caller, uses->pinned);
-  // The program's changes elsewhere are sent as before every call that is sent to a stream.
-  if (CUresult error = before_work(on.caller)) return error;
-  for (const GraphUse& use : uses->ranges) {
-    if (!server.pending_copies.touches(reinterpret_cast<const void*>(use.address), use.bytes)) continue;
-    if (CUresult error = forward::cuCtxSynchronize(on.caller)) return leave(on.caller, error);
-  }
-  // From here on a function of the program that runs for this launch finds it under way.
-  MemoryInFlight::Sending sending(on.caller, on.wire_stream, uses, awaits);
-  server.graph_memory.push(on.caller, uses->ranges);
-  server.host_regions.push_for_graphs(on.caller, uses->pinned);
-  server.host_regions.push(on.caller);  // the memory that it may have pointed to
-  uint64_t sequence = 0;
-  CUresult result = send::post_graph_launch(
-      *on.caller.session, on.caller.context,
-      {.exec = handle, .stream = on.wire_stream, .blocks = uses->blocks, .ranges = uses->pinned}, &sequence, [&] {
-        note_foreign_records(on.caller, sequence);
-        sending.sent(sequence);  // so that the program waits for the returning data
-      });
-  if (result == CUDA_SUCCESS) note_stream_work(on.caller, on.wire_stream, sequence);
-  return launched(on.caller, handle, result);
-}
-
-}  // namespace custom
 }  // namespace gpuwire::client

@@ -14,8 +14,6 @@
 #include "client_stub/driver/copy/copy_rules.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
-#include "client_stub/driver/copy/pending_copies.hpp"
-#include "client_stub/driver/copy/shared_staging.hpp"
 #include "client_stub/driver/host_memory/host_regions.hpp"
 #include "client_stub/driver/host_memory/memory_rights.hpp"
 #include "client_stub/driver/host_memory/pinned_pointers.hpp"
@@ -23,29 +21,6 @@
 #include "client_stub/driver/copy/memory_in_flight.hpp"
 
 namespace gpuwire::client {
-
-// The context's registrations end. Pinned allocations stay the program's, which may still read and free them, but the
-// device has lost them until it gets a pointer again. The context is not gone at the server yet.
-void forget_host_memory_of(const ContextState& context) noexcept try {
-  if (!process()) return;
-  ServerSession& server = *context.server;
-  Caller caller = server.own_caller();
-  caller.context = uint32_t(context.handle);
-  server.shared_staging.forget(caller, context.handle);
-  std::vector<AddressRange> allocated;
-  auto registered = [&](const AddressRange& range) {
-    if (range.context != context.handle || !is_host(range.kind)) return false;
-    if (range.kind == RangeKind::host_allocated) allocated.push_back(range);
-    return range.kind == RangeKind::host_registered;
-  };
-  address_map().take_all(registered, [&](const AddressRange& range) { server.host_regions.end(caller, range.base); });
-  for (const AddressRange& range : allocated) {
-    server.host_regions.end(caller, range.base);
-    server.pinned_pointers.add(range.base, range.bytes, PinnedPointers::Around::pinned_memory);
-  }
-} catch (const std::bad_alloc&) {
-  // A remaining registration is refused when it is registered again.
-}
 
 namespace custom {
 namespace {
@@ -61,7 +36,7 @@ bool registers_read_only(const Caller& caller) {
   return kIndex < attributes.size() && attributes[kIndex] != 0;
 }
 
-CUresult allocate(void** pp, size_t bytes, unsigned flags) {
+CUresult allocate_pinned(void** pp, size_t bytes, unsigned flags) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   if (CUresult error = caller.server->captures.permit_unsafe_call()) return error;
@@ -111,9 +86,9 @@ std::optional<AddressRange> find_host(const void* p, RangeKind kind) {
 
 }  // namespace
 
-CUresult cuMemAllocHost_v2(void** pp, size_t bytesize) { return allocate(pp, bytesize, 0); }
+CUresult cuMemAllocHost_v2(void** pp, size_t bytesize) { return allocate_pinned(pp, bytesize, 0); }
 
-CUresult cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) { return allocate(pp, bytesize, Flags); }
+CUresult cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) { return allocate_pinned(pp, bytesize, Flags); }
 
 CUresult cuMemFreeHost(void* p) {
   Caller caller = enter(Needs::context);

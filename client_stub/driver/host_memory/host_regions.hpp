@@ -162,10 +162,6 @@ void unshare_pages(const Caller& caller, void* memory, size_t mapped_bytes) noex
 // Does the session meet their conditions: a connection that carries descriptors, to a server on this machine?
 bool can_share_pages(const Caller& caller) noexcept;
 
-// A context ends: pinned memory that was made in it is no region any more, and registered memory is not pinned. Before
-// the server is notified.
-void forget_host_memory_of(const ContextState& context) noexcept;
-
 // Pinned memory of the program that a call uses as a device pointer: makes it a region, and sends its content. An
 // error: the device cannot reach it; CUDA_ERROR_OUT_OF_MEMORY: because there is no memory for it.
 CUresult reach_pinned(const AddressRange& pinned) noexcept;

@@ -13,6 +13,7 @@
 #include "client_stub/driver/launch/launch_shape.hpp"
 #include "client_stub/driver/launch/occupancy.hpp"
 #include "client_stub/driver/module/module_state.hpp"
+#include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/stream/capture.hpp"

@@ -50,6 +50,12 @@ class OccupancyPrefetch {
   bool taken_back_ = true;
 };
 
+// The answer from the function's cache, or from the server and cached.
+OccupancyAnswer occupancy_answer(const Caller& caller, FunctionState& function, const OccupancyQuestion& question);
+// The stream of the configuration says which context is meant, and NULL means the current one (CUDA driver API,
+// cuOccupancyMaxActiveClusters). No work goes there, so a capture minds nothing: another stream of the current context
+// travels in the NULL stream's place.
+CUlaunchConfig without_null_stream(CUlaunchConfig config);
 // Blocks per multiprocessor, on the device of the caller's context. Blocks the first time.
 CUresult occupancy_blocks(const Caller& caller, FunctionState& function, int block_threads, size_t dynamic_bytes,
                           unsigned flags, int& blocks);

@@ -16,8 +16,10 @@
 #include <new>
 #include <utility>
 
-#include "client_stub/driver/call/entry.hpp"
+#include "client_stub/driver/call/entry_steps.hpp"
 #include "client_stub/driver/managed_memory/managed_memory.hpp"
+#include "client_stub/driver/context/context.hpp"
+#include "client_stub/driver/handle/handle_table.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/call/log_stderr.hpp"
 #include "client_stub/driver/session/server_session.hpp"

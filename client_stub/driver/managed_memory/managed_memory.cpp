@@ -5,11 +5,12 @@
 #include <utility>
 
 #include "client/session_sends.hpp"
-#include "client_stub/driver/call/entry.hpp"
+#include "client_stub/driver/call/entry_steps.hpp"
 #include "client_stub/driver/managed_memory/managed_faults.hpp"
 #include "client_stub/driver/managed_memory/managed_pages.hpp"
 #include "client_stub/driver/memory/address_map.hpp"
-#include "client_stub/driver/session/process.hpp"
+#include "client_stub/driver/context/context.hpp"
+#include "client_stub/driver/handle/handle_table.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/host_memory/pinned_pointers.hpp"
 #include "protocol/wire/limits.hpp"

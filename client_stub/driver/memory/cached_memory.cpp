@@ -13,7 +13,7 @@
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/call/log_stderr.hpp"
 #include "client_stub/driver/context/context.hpp"
-#include "client_stub/driver/session/process.hpp"
+#include "client_stub/driver/handle/handle_table.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/copy/posted_uploads.hpp"
 #include "client_stub/driver/stream/capture.hpp"

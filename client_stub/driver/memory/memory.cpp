@@ -182,13 +182,6 @@ bool is_allocation(RangeKind kind) { return kind == RangeKind::device || kind ==
 
 }  // namespace
 
-void forget_memory_of(const ContextState& context) noexcept {
-  address_map().take_all(
-      [&](const AddressRange& range) { return range.context == context.handle && !is_host(range.kind); },
-      release_range);
-  forget_managed_of(context);
-}
-
 namespace custom {
 
 CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {

@@ -34,6 +34,8 @@ class Shares final : public SessionPart {
   // Makes the server forget shares that nobody can import any more. Called where memory is made and released; costs one
   // poll(2), and nothing without exports.
   void sweep(const Caller& caller) noexcept;
+  // Nobody can import this one.
+  static void withdraw(const Caller& caller, const ShareToken& token) noexcept;
 
   void ended(SessionEnd) noexcept override {}      // the server has forgotten them; descriptors close with the process
   void after_fork_in_child() noexcept override {}  // the descriptors are the parent's, and inherited as natively

@@ -5,6 +5,7 @@
 #include "client/session_sends.hpp"
 #include "client_stub/driver/call/files.hpp"
 #include "client_stub/driver/module/module_state.hpp"
+#include "client_stub/driver/handle/handle_table.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"

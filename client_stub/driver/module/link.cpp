@@ -97,13 +97,13 @@ std::span<const uint8_t> loadable(std::span<const uint8_t> made) {
   return {};
 }
 
-struct Begun {
+struct BegunLink {
   Caller caller;
   Linker* linker = nullptr;
   LoadOptions options;
   CUresult error = CUDA_SUCCESS;
 
-  Begun(CUlinkState state, unsigned count, const CUjit_option* names, void** values)
+  BegunLink(CUlinkState state, unsigned count, const CUjit_option* names, void** values)
       : caller(enter(Needs::context)), linker(find(state)) {
     error = argument_first(caller.error, linker ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE);
     if (!error) error = LoadOptions::parse(count, names, values, options);
@@ -142,7 +142,7 @@ CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option* options, void** 
 
 CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, size_t size, const char* name,
                           unsigned int numOptions, CUjit_option* options, void** optionValues) {
-  Begun begun(state, numOptions, options, optionValues);
+  BegunLink begun(state, numOptions, options, optionValues);
   if (begun.error) return begun.error;
   if (!data || size == 0) return CUDA_ERROR_INVALID_VALUE;
   auto input = ProgramImage::whole({static_cast<const uint8_t*>(data), size});
@@ -151,7 +151,7 @@ CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, si
 
 CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char* path, unsigned int numOptions,
                           CUjit_option* options, void** optionValues) {
-  Begun begun(state, numOptions, options, optionValues);
+  BegunLink begun(state, numOptions, options, optionValues);
   if (begun.error) return begun.error;
   if (!path) return CUDA_ERROR_INVALID_VALUE;
   std::vector<uint8_t> contents;
@@ -177,7 +177,7 @@ CUresult cuLinkAddFile(CUlinkState state, CUjitInputType type, const char* path,
 }
 
 CUresult cuLinkComplete(CUlinkState state, void** cubinOut, size_t* sizeOut) {
-  Begun begun(state, 0, nullptr, nullptr);
+  BegunLink begun(state, 0, nullptr, nullptr);
   if (begun.error) return begun.error;
   if (!cubinOut) return CUDA_ERROR_INVALID_VALUE;
   Linker& linker = *begun.linker;
@@ -201,7 +201,7 @@ CUresult cuLinkComplete(CUlinkState state, void** cubinOut, size_t* sizeOut) {
 }
 
 CUresult cuLinkDestroy(CUlinkState state) {
-  Begun begun(state, 0, nullptr, nullptr);
+  BegunLink begun(state, 0, nullptr, nullptr);
   if (begun.error) return begun.error;
   const std::unique_ptr<Linker> linker(begun.linker);
   handles().forget(wire::HandleKind::link_state, linker->handle);

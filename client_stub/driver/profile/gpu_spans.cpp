@@ -27,7 +27,7 @@ struct Kind {
   const char* category;
   bool has_bytes;
 };
-constexpr Kind kKinds[] = {{"kernel", false}, {"copy", true}, {"memset", true}, {"graph", false}};
+constexpr Kind kSpanKinds[] = {{"kernel", false}, {"copy", true}, {"memset", true}, {"graph", false}};
 constexpr uint32_t kMethod = 4;  // no work: its name says how the work is measured
 
 // Demangles a C++ compiler's name.
@@ -161,10 +161,10 @@ void GpuSpans::write_method(const std::string& name) {
 void GpuSpans::write(const schema::ProfileSpan::Reader& span, uint64_t now_ns) {
   if (span.getKind() == kMethod && span.getName() < names_.size()) return write_method(names_[span.getName()]);
   const uint64_t start = span.getStartNs() + uint64_t(offset_.ns), end = span.getEndNs() + uint64_t(offset_.ns);
-  if (span.getKind() >= std::size(kKinds) || span.getName() >= names_.size() || end < start ||
+  if (span.getKind() >= std::size(kSpanKinds) || span.getName() >= names_.size() || end < start ||
       end > now_ns + kAheadNsMax)
     return;
-  const Kind& kind = kKinds[span.getKind()];
+  const Kind& kind = kSpanKinds[span.getKind()];
   const size_t track = track_of({span.getContext(), span.getStream()});
   char bytes[48] = "";
   if (kind.has_bytes && span.getBytes() != 0)

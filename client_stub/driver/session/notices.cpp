@@ -9,7 +9,8 @@
 
 #include "client_stub/driver/call/log_stderr.hpp"
 #include "client_stub/driver/profile/profile_file.hpp"
-#include "client_stub/driver/session/process.hpp"
+#include "client_stub/driver/context/context.hpp"
+#include "client_stub/driver/handle/handle_table.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/copy/chunked_uploads.hpp"
 #include "client_stub/driver/copy/pending_copies.hpp"

@@ -1,25 +1,20 @@
-// The one object of a process that uses CUDA: made by the first successful cuInit, never destroyed, because programs
-// call the driver from their last exit handlers.
+// The one object of a process that uses CUDA: made by the first successful cuInit (lifecycle.hpp), never destroyed,
+// because programs call the driver from their last exit handlers.
 #pragma once
 
 #include <cuda.h>
 
 #include <atomic>
-#include <memory>
-#include <mutex>
-#include <string>
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
-#include "client_stub/driver/context/context.hpp"
-#include "client_stub/driver/handle/handle_table.hpp"
-#include "client_stub/driver/stream/stream.hpp"
 #include "client_stub/session/session.hpp"
 
 namespace gpuwire::client {
 
+struct ContextState;
 class ServerSession;
-
-inline constexpr int kDriverVersionMax = 13000;  // of the API that the stub knows, as cuDriverGetVersion says it
 
 // A device that the program sees.
 struct Device {
@@ -29,11 +24,10 @@ struct Device {
 };
 
 struct Process {
-  Process();
-  ~Process();
-
-  // The one server that the process has; later, it may be several, each device's its own.
-  std::unique_ptr<ServerSession> server;
+  // The one server that the process has; later, it may be several, each device's its own. Never destroyed, as the
+  // process object itself; in tests both are, by uninstall_process_for_test().
+  ServerSession* server = nullptr;
+  Session* connection = nullptr;     // the server's
   std::vector<Device> devices;       // by the program's ordinal; does not change
   bool loads_eagerly = false;        // CUDA_MODULE_LOADING=EAGER, as it was at cuInit; does not change
   std::atomic<uint64_t> next_id{1};  // contexts and streams, for cuCtxGetId and cuStreamGetId
@@ -53,20 +47,9 @@ inline Process* process() noexcept { return g_process.load(std::memory_order_acq
 // CUDA_ERROR_NOT_INITIALIZED or CUDA_ERROR_DEINITIALIZED.
 CUresult absent_process() noexcept;
 
-// cuInit without its argument check.
-CUresult initialise_process() noexcept;
-
-// What cuDriverGetVersion says: the server's driver, or the stub if that is older. The first question connects, for the
-// cuInit that follows, and leaves the process uninitialised: a child of fork() may still begin its own. With no server
-// in reach it is the stub's.
-int driver_version() noexcept;
-// The server's own, whatever the stub knows. 0: no server has been in reach yet.
-int server_driver_version() noexcept;
-
-// A process over a session that is connected: initialise_process(), and the tests. Publishes it.
-CUresult install_process(std::unique_ptr<ServerSession> server, const char* visible_devices) noexcept;
-CUresult install_process(std::unique_ptr<Session> connection, const char* visible_devices) noexcept;
-// Tests only: as if the process had never been initialised.
-void uninstall_process_for_test() noexcept;
+// The object is complete, and calls find it from here on. `process` lives until the process ends.
+void publish_process(Process& process) noexcept;
+// Calls do not find it any more; absent_process() is `why` from here on.
+void withdraw_process(CUresult why) noexcept;
 
 }  // namespace gpuwire::client

@@ -4,6 +4,7 @@
 #include "client/session_sends.hpp"
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/copy/copy_rules.hpp"
+#include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/stream/stream_call.hpp"

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <new>
 
-#include "client/custom.hpp"
 #include "client/session_sends.hpp"
 #include "client_stub/driver/call/caller.hpp"
+#include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/graph/graph_memory.hpp"
@@ -208,13 +208,11 @@ void HostCallbacks::after_fork_in_child() noexcept {
   new (&due_) std::deque<Due>;
 }
 
-namespace {
-
-CUresult send_callback(CUstream stream, HostCallback callback, uint8_t kind, bool per_thread) {
+CUresult send_host_callback(HostCallback callback, bool per_thread) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   CUresult error;
-  uint64_t wire_stream = resolve_stream(caller, stream, per_thread, error);
+  uint64_t wire_stream = resolve_stream(caller, callback.stream, per_thread, error);
   if (error) return error;
   const StreamState* state = find_stream(caller.state, wire_stream);
   callback.repeats = state && state->capture.load(std::memory_order_relaxed) != 0;
@@ -226,6 +224,7 @@ CUresult send_callback(CUstream stream, HostCallback callback, uint8_t kind, boo
   if ((error = before_work(caller))) return error;
   uint64_t number = caller.server->host_callbacks.add(callback);
   if (number == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  const uint8_t kind = callback.stream_callback ? 1 : 0;
   uint64_t sequence = 0;
   error = send::post_host_function(*caller.session, caller.context,
                                    {.stream = wire_stream, .callback = number, .kind = kind}, &sequence);
@@ -241,27 +240,6 @@ CUresult send_callback(CUstream stream, HostCallback callback, uint8_t kind, boo
     caller.server->in_flight.note_standing(caller, wire_stream, sequence, Awaits::callbacks);
   }
   return leave(caller, CUDA_SUCCESS);
-}
-
-}  // namespace
-
-CUresult custom::cuLaunchHostFunc(CUstream stream, CUhostFn function, void* user_data, bool per_thread) {
-  if (!function) return CUDA_ERROR_INVALID_VALUE;
-  HostCallback callback;
-  callback.host_function = function;
-  callback.stream = stream;
-  callback.user_data = user_data;
-  return send_callback(stream, callback, 0, per_thread);
-}
-
-CUresult custom::cuStreamAddCallback(CUstream stream, CUstreamCallback function, void* user_data, unsigned int flags,
-                                     bool per_thread) {
-  if (!function || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  HostCallback callback;
-  callback.stream_callback = function;
-  callback.stream = stream;
-  callback.user_data = user_data;
-  return send_callback(stream, callback, 1, per_thread);
 }
 
 }  // namespace gpuwire::client

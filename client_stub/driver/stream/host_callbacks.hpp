@@ -112,4 +112,8 @@ class HostCallbacks final : public SessionPart {
 // Is this thread running one? Such a function must not wait for the device (CUDA_ERROR_NOT_PERMITTED).
 bool in_host_callback() noexcept;
 
+// Sends a callback to its stream, of which `callback.stream` is the program's argument: cuLaunchHostFunc or
+// cuStreamAddCallback, by which of its functions there is.
+CUresult send_host_callback(HostCallback callback, bool per_thread);
+
 }  // namespace gpuwire::client

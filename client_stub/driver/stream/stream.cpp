@@ -1,5 +1,4 @@
-#include "client_stub/driver/stream/stream.hpp"
-
+// Streams.
 #include <algorithm>
 #include <optional>
 
@@ -8,7 +7,10 @@
 #include "client/session_sends.hpp"
 #include "client_stub/driver/copy/copy_rules.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/stream/create_stream.hpp"
+#include "client_stub/driver/stream/stream.hpp"
 #include "client_stub/driver/stream/stream_call.hpp"
+#include "client_stub/driver/stream/stream_wait.hpp"
 #include "client_stub/driver/copy/posted_uploads.hpp"
 #include "client_stub/driver/host_memory/host_regions.hpp"
 #include "client_stub/driver/memory/cached_memory.hpp"
@@ -19,13 +21,6 @@
 
 namespace gpuwire::client {
 namespace {
-
-// All sent work is known to be done. A failure that a watch found is returned once, and recorded in the context.
-CUresult finished(const StreamCall& on) noexcept {
-  int32_t failed = on.state->failed.load(std::memory_order_relaxed);
-  if (failed) failed = on.state->failed.exchange(0, std::memory_order_relaxed);
-  return leave(on.caller, CUresult(failed));
-}
 
 // Asks for a notice when the work so far is done. The completion of a watch covers all that was sent before it.
 CUresult watch(const StreamCall& on) noexcept {
@@ -95,39 +90,6 @@ CUresult custom::cuStreamDestroy_v2(CUstream stream) {
     server.captures.remove(capture);
   }
   return leave(on.caller, forward::cuStreamDestroy_v2(on.caller, stream));
-}
-
-namespace {
-
-// A stream that captures is at rest only when the capture is over.
-CUresult refuse_captured(const StreamCall& on) noexcept {
-  if (on.caller.state->captures.load(std::memory_order_relaxed) == 0) [[likely]]
-    return CUDA_SUCCESS;
-  if (on.caller.server->captures.status(*on.state) == CU_STREAM_CAPTURE_STATUS_NONE) return CUDA_SUCCESS;
-  on.caller.server->captures.invalidate(*on.state);
-  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-}
-
-CUresult wait_for_stream(StreamCall& on) {
-  if (on.caller.state->captures.load(std::memory_order_relaxed) == 0) {
-    if (stream_idle(*on.state)) return finished(on);
-    CUresult error = CUDA_SUCCESS;
-    if (on.caller.server->posted_uploads.notify_stream_done(on.caller, *on.state, on.wire_stream, error))
-      return error ? leave(on.caller, error) : finished(on);
-  }
-  uint64_t up_to = on.state->work.load(std::memory_order_relaxed);
-  CUresult result = forward::cuStreamSynchronize(on.caller, on.stream());
-  if (result == CUDA_SUCCESS) note_stream_done(*on.caller.server, *on.state, up_to);
-  return leave(on.caller, result);
-}
-
-}  // namespace
-
-CUresult synchronise_stream(CUstream stream, bool per_thread) {
-  StreamCall on(stream, per_thread);
-  if (on.error) return on.error;
-  if (CUresult error = refuse_captured(on)) return error;
-  return wait_for_stream(on);
 }
 
 CUresult custom::cuStreamQuery(CUstream stream, bool per_thread) {

@@ -60,6 +60,9 @@ struct EventState {
   std::atomic<bool> foreign{false};
 };
 
+// Does the stream synchronise with the NULL stream?
+inline bool is_blocking(const StreamState& stream) noexcept { return !(stream.flags & CU_STREAM_NON_BLOCKING); }
+
 // The state behind a wire stream handle (0 and 1: the context's NULL stream). Null: not known.
 StreamState* find_stream(const ContextState* context, uint64_t wire_stream) noexcept;
 EventState* find_event(CUevent event) noexcept;

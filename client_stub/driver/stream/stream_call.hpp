@@ -4,6 +4,8 @@
 #include <cuda.h>
 
 #include "client_stub/driver/call/caller.hpp"
+#include "client_stub/driver/context/context.hpp"
+#include "client_stub/driver/handle/handle_table.hpp"
 #include "client_stub/driver/session/process.hpp"
 
 namespace gpuwire::client {
@@ -42,11 +44,5 @@ struct StreamCall {
   // For the forward functions, which pass the resolved stream on unchanged.
   CUstream stream() const noexcept { return reinterpret_cast<CUstream>(wire_stream); }
 };
-
-// The wait of our own calls: cuStreamSynchronize, which a program may not call while it captures elsewhere.
-CUresult synchronise_stream(CUstream stream, bool per_thread);
-
-// A stream in the caller's context. `out` is not null; flags and priority are checked here.
-CUresult create_stream(const Caller& caller, CUstream* out, unsigned flags, int priority) noexcept;
 
 }  // namespace gpuwire::client

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <new>
 
+#include "client_stub/driver/context/context.hpp"
+#include "client_stub/driver/handle/handle_table.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 

@@ -1,5 +1,6 @@
 #include "client/custom.hpp"
 #include "client_stub/driver/call/caller.hpp"
+#include "client_stub/driver/handle/handle_table.hpp"
 #include "test/client_stub/driver/fixture.hpp"
 
 using namespace gpuwire;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "client_stub/driver/copy/pending_copies.hpp"
+#include "client_stub/driver/handle/handle_table.hpp"
 #include "client_stub/driver/host_memory/pinned_pointers.hpp"
 #include "schema/api_memory.capnp.h"
 #include "schema/session.capnp.h"

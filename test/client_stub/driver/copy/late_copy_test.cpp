@@ -4,6 +4,7 @@
 
 #include "client_stub/driver/copy/copy_rules.hpp"
 #include "client_stub/driver/copy/memory_in_flight.hpp"
+#include "client_stub/driver/handle/handle_table.hpp"
 #include "client_stub/driver/stream/host_callbacks.hpp"
 #include "schema/session.capnp.h"
 #include "test/client_stub/driver/memory/fixture.hpp"

@@ -9,6 +9,7 @@
 
 #include "client/forward.hpp"
 #include "client_stub/driver/call/caller.hpp"
+#include "client_stub/driver/handle/handle_table.hpp"
 #include "protocol/wire/byte_changes.hpp"
 #include "test/client_stub/driver/memory/fixture.hpp"
 

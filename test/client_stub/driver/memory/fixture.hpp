@@ -9,6 +9,7 @@
 #include "client/custom.hpp"
 #include "client_stub/driver/memory/address_map.hpp"
 #include "client_stub/driver/context/context.hpp"
+#include "client_stub/driver/session/lifecycle.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "test/client_stub/driver/session_parts.hpp"
 #include "test/support/fake_session.hpp"

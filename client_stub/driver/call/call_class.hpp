@@ -1,0 +1,10 @@
+// What a call of the driver sends, as the description of the API says it.
+#pragma once
+
+#include <cstdint>
+
+namespace gpuwire::client {
+
+enum class CallClass : uint8_t { local, posted, called };
+
+}  // namespace gpuwire::client
