@@ -128,10 +128,11 @@ function(gpuwire_configure_again_with_new_headers)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS /usr/include)
 endfunction()
 
-# gpuwire_library(NAME SOURCES... LINK targets... [PRECOMPILED kind] [EACH_ALONE]): a static library with the common
-# options. EACH_ALONE: its files are no units of a folder (UnityBuild.cmake).
+# gpuwire_library(NAME SOURCES... LINK targets... [PRECOMPILED kind] [EACH_ALONE] [UNITS_OF folders...]): a static
+# library with the common options. EACH_ALONE: its files are no units of a folder; UNITS_OF: folders that make units
+# with all that is in them (UnityBuild.cmake).
 function(gpuwire_library name)
-  cmake_parse_arguments(ARG "EACH_ALONE" "PRECOMPILED" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "EACH_ALONE" "PRECOMPILED" "SOURCES;LINK;UNITS_OF" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
   target_link_libraries(${name} PUBLIC gpuwire_options ${ARG_LINK})
   if(NOT ARG_PRECOMPILED)
@@ -139,7 +140,7 @@ function(gpuwire_library name)
   endif()
   gpuwire_precompile(${name} ${ARG_PRECOMPILED})
   if(NOT ARG_EACH_ALONE)
-    gpuwire_unity(${name})
+    gpuwire_unity(${name} ${ARG_UNITS_OF})
   endif()
 endfunction()
 

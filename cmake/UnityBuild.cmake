@@ -7,8 +7,9 @@ option(GPUWIRE_UNITY "Compile the files of a folder as one unit; OFF compiles ea
 set(gpuwire_unity_files_max 8)
 set(test_folder ${CMAKE_SOURCE_DIR}/test)
 
-# gpuwire_unity(TARGET): for targets whose sources are the tree's own. Test files stay alone: each names its fixtures as
-# it likes.
+# gpuwire_unity(TARGET [FOLDER...]): for targets whose sources are the tree's own. Test files stay alone: each names its
+# fixtures as it likes. FOLDER: one of the calling folder's whose files make units together with those of the folders in
+# it, because each of these has a few files alone.
 function(gpuwire_unity target)
   cmake_path(IS_PREFIX test_folder ${CMAKE_CURRENT_SOURCE_DIR} of_tests)
   if(NOT GPUWIRE_UNITY OR of_tests)
@@ -23,6 +24,13 @@ function(gpuwire_unity target)
     endif()
     get_filename_component(folder ${source} ABSOLUTE)
     get_filename_component(folder ${folder} DIRECTORY)
+    foreach(together ${ARGN})
+      set(folder_together ${CMAKE_CURRENT_SOURCE_DIR}/${together})
+      cmake_path(IS_PREFIX folder_together ${folder} inside)
+      if(inside)
+        set(folder ${folder_together})
+      endif()
+    endforeach()
     file(RELATIVE_PATH folder ${CMAKE_SOURCE_DIR} ${folder})
     string(MAKE_C_IDENTIFIER "${folder}" folder)
     list(APPEND files_of_${folder} ${source})

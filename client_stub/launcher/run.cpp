@@ -47,8 +47,8 @@ void append_to_python_path(const std::string& folder) {
   setenv("PYTHONPATH", (before.empty() ? folder : before + ":" + folder).c_str(), 1);
 }
 
-// Every process of the program appends to it (client_stub/driver/profile), so it is made here, once: an empty JSON
-// array. Empty, or why it cannot be.
+// Every process of the program appends to it (client_stub/driver/process/profile_file), so it is made here, once: an
+// empty JSON array. Empty, or why it cannot be.
 std::string begin_profile(const std::string& file) {
   FILE* out = std::fopen(file.c_str(), "we");
   if (!out) return std::strerror(errno);

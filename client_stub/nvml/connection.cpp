@@ -7,7 +7,7 @@
 #include <new>
 
 #include "client/session_sends.hpp"
-#include "client_stub/driver/call/log_stderr.hpp"
+#include "client_stub/driver/process/log_stderr.hpp"
 #include "client_stub/session/environment.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"

@@ -57,7 +57,7 @@ def forward_header(api):
 
 #include <cstdint>
 
-#include "client_stub/driver/call/caller.hpp"
+#include "client_stub/driver/state/call/caller.hpp"
 #include "cuda_names.hpp"
 
 namespace gpuwire::client::forward {{
@@ -442,7 +442,7 @@ def forward_source(family):
     return f"""{banner(family.name + ".toml")}
 #include "client/forward.hpp"
 
-{structures}#include "client_stub/driver/call/generated_support.hpp"
+{structures}#include "client_stub/driver/state/call/generated_support.hpp"
 #include "schema/api_{family.name}.capnp.h"
 #include "schema/session.capnp.h"
 
@@ -466,7 +466,7 @@ def custom_header(api):
         for f in hand:
             extra = ["bool per_thread"] if f.takes_per_thread else []
             declarations.append(since(f.since, f"CUresult {f.name}({arguments(f, extra)});\n"))
-    return f"""{banner()}// What is written by hand on the client: client_stub/driver/*.cpp define these. `per_thread`: called through the _ptds or _ptsz form.
+    return f"""{banner()}// What is written by hand on the client: client_stub/driver/calls define these. `per_thread`: called through the _ptds or _ptsz form.
 #pragma once
 
 #include "cuda_names.hpp"
@@ -570,9 +570,9 @@ def exports_source(family):
 #include "client/forward.hpp"
 #include "client/custom.hpp"
 #include "client/trace.hpp"
-#include "client_stub/driver/call/caller.hpp"
-#include "client_stub/driver/stream/capture.hpp"
-#include "client_stub/driver/call/entry.hpp"
+#include "client_stub/driver/state/call/caller.hpp"
+#include "client_stub/driver/state/stream/capture.hpp"
+#include "client_stub/driver/calls/call/entry.hpp"
 
 #define GPUWIRE_EXPORT extern "C" __attribute__((visibility("default")))
 

@@ -99,7 +99,7 @@ def client_header(api):
               client_pack(s, names) + client_keep(s)) for s in ordered(names) if not s.plain_on_server)
     return f"""{banner("structures.toml")}#pragma once
 
-#include "client_stub/driver/call/flat.hpp"
+#include "client_stub/driver/state/call/flat.hpp"
 #include "cuda_names.hpp"
 
 namespace gpuwire::client {{

@@ -46,7 +46,7 @@ inline uint64_t word(const T& value) noexcept {
   }
 }
 
-// An ArgumentPrinter (client_stub/driver/call/entry.hpp) over an Arguments object: "name=value, name=value", cut to fit, zero-terminated.
+// An ArgumentPrinter (client_stub/driver/calls/call/entry.hpp) over an Arguments object: "name=value, name=value", cut to fit, zero-terminated.
 void print(const void* arguments, char* out, unsigned out_bytes);
 
 }  // namespace gpuwire::client::trace

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "client/custom.hpp"
-#include "client_stub/driver/memory/address_map.hpp"
-#include "client_stub/driver/session/lifecycle.hpp"
+#include "client_stub/driver/state/memory/address_map.hpp"
+#include "client_stub/driver/state/session/lifecycle.hpp"
 #include "protocol/transport/stream.hpp"
 #include "protocol/transport/tcp.hpp"
 #include "protocol/wire/message_reader.hpp"

@@ -22,8 +22,10 @@ ORDER = [{
     "protocol/link": ANY, "protocol/tls": ANY, "protocol/transport/ucx": ANY
 }, {"protocol/resume": ANY}, {"scheduler": ANY, "client_stub/session": "client",
     "client_stub/account": "client"}, {
-    "client_stub/driver": "client", "client_stub/launcher": "client", "client_stub/nvidia_smi": "client"
-}, {"client_stub/nvml": "client"}, {"server/base": ANY}, {
+    "client_stub/driver/process": "client", "client_stub/launcher": "client", "client_stub/nvidia_smi": "client"
+}, {"client_stub/driver/state": "client"}, {
+    "client_stub/driver/calls": "client", "client_stub/nvml": "client"
+}, {"server/base": ANY}, {
     "server/log": ANY, "server/config": "broker tool", "server/confinement": "broker worker auth web",
     "server/identity": "broker auth tool web", "server/module_cache": "broker worker",
     "server/chunk_store": "broker worker",

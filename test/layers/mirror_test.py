@@ -8,7 +8,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 MIRRORED = ("bench", "client_stub", "command_line", "protocol", "scheduler", "server")
 SOURCE = (".cpp", ".hpp", ".py")
 # One noun, seen by the program, by the server that repeats its calls, and by the device on the CPU.
-NOUN_TREES = ("client_stub/driver", "server/replay", "server/software_device/driver")
+NOUN_TREES = (
+    "client_stub/driver/calls", "client_stub/driver/state", "server/replay", "server/software_device/driver"
+)
 
 # A test that is about more than the source whose name it has, with the reason.
 ELSEWHERE = {

@@ -79,7 +79,7 @@ struct AllowancePage {
 inline uint64_t bounded(uint64_t bytes) { return bytes < kPageBytesMax ? bytes : kPageBytesMax; }
 
 // A client may hold prefetched memory of earlier runs for this long: kProfiledTime
-// (client_stub/driver/memory/cached_memory.hpp), and the way there and back.
+// (client_stub/driver/state/memory/cached_memory.hpp), and the way there and back.
 inline constexpr std::chrono::seconds kAheadHeld{3};
 // Seconds of the machine's monotonic clock, rounded up: the same for all processes.
 uint32_t page_seconds();

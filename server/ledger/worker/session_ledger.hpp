@@ -28,8 +28,8 @@ class AllowanceSource {
 inline constexpr unsigned kAllowanceAsksMax = 8;  // other sessions of the tenant may take the raised memory first
 inline constexpr uint32_t kTurnWaitUs = 2000;     // the longest wait for another worker's turn
 // The wait at the tenant's limit while clients of its other sessions may have cached blocks. Clients release unused
-// blocks after kCachedTime (client_stub/driver/memory/cached_memory.hpp), so mostly within this wait, and prefetched
-// blocks within kAheadHeld.
+// blocks after kCachedTime (client_stub/driver/state/memory/cached_memory.hpp), so mostly within this wait, and
+// prefetched blocks within kAheadHeld.
 inline constexpr std::chrono::milliseconds kCachedMemoryWait{400}, kCachedMemoryPoll{5};
 
 // Prefetched memory leaves the tenant's limit divided by this number free.

@@ -229,8 +229,8 @@ class Incoming {
   CUresult error_ = CUDA_SUCCESS;
 };
 
-// Decodes a structure and its lists from one run of bytes (client_stub/driver/call/flat.hpp writes it), and owns them
-// while the call runs.
+// Decodes a structure and its lists from one run of bytes (client_stub/driver/state/call/flat.hpp writes it), and owns
+// them while the call runs.
 class Flat {
  public:
   explicit Flat(const Incoming& incoming, capnp::Data::Reader data) {

@@ -1,6 +1,6 @@
 // Memory and pools that processes of one tenant share. Natively they pass a file descriptor. Here the client passes a
-// descriptor with a random token (client_stub/driver/memory/shares.hpp), and the broker holds the driver's descriptor
-// for a session that presents the token.
+// descriptor with a random token (client_stub/driver/state/memory/shares.hpp), and the broker holds the driver's
+// descriptor for a session that presents the token.
 #pragma once
 
 #include <array>

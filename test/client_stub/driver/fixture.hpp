@@ -3,9 +3,9 @@
 
 #include <doctest/doctest.h>
 
-#include "client_stub/driver/context/context.hpp"
-#include "client_stub/driver/session/lifecycle.hpp"
-#include "client_stub/driver/session/process.hpp"
+#include "client_stub/driver/state/context/context.hpp"
+#include "client_stub/driver/state/session/lifecycle.hpp"
+#include "client_stub/driver/process/process.hpp"
 #include "test/client_stub/driver/session_parts.hpp"
 #include "test/support/fake_session.hpp"
 

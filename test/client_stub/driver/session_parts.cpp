@@ -1,7 +1,7 @@
 #include "test/client_stub/driver/session_parts.hpp"
 
-#include "client_stub/driver/session/process.hpp"
-#include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/process/process.hpp"
+#include "client_stub/driver/state/session/server_session.hpp"
 
 namespace gpuwire::test {
 

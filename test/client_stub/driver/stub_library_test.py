@@ -64,7 +64,7 @@ __read_chk __recv_chk __recvfrom_chk __fgets_chk __fread_chk
 
 class StubLibrary(unittest.TestCase):
     def test_no_call_is_a_place_where_a_thread_is_cancelled(self):
-        points = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../client_stub/driver/library",
+        points = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../client_stub/driver/process/library",
                               "cancellation_points.txt")
         with open(points, encoding="utf-8") as file:
             put_off = set(file.read().split())

@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "client_stub/driver/call/caller.hpp"
+#include "client_stub/driver/state/call/caller.hpp"
 #include "cuda_names.hpp"
 #include "protocol/api/values.hpp"
 #include "protocol/wire/frame.hpp"

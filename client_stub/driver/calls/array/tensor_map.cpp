@@ -1,0 +1,101 @@
+// Tensor maps, encoded here: libraries make one for each launch, and nothing in it is the server's.
+#include "protocol/cuda_abi/tensor_map.hpp"
+
+#include "client/forward.hpp"
+#include "client/custom.hpp"
+#include "client_stub/driver/process/process.hpp"
+#include "client_stub/driver/state/context/context.hpp"
+
+namespace gpuwire::client {
+namespace {
+
+// The encoding is known for compute capability 9.0. Other devices' own drivers are asked, but the software device,
+// which has the same encoder.
+bool encoded_here(const Caller& caller) noexcept {
+  if (caller.session->facts().software) return true;
+  const auto& attributes = process()->devices[size_t(caller.state->device)].facts->attributes;
+  return attributes.size() > CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR &&
+         attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR] == 9 &&
+         attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR] == 0;
+}
+
+}  // namespace
+
+namespace custom {
+
+CUresult cuTensorMapEncodeTiled(CUtensorMap* tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank,
+                                void* globalAddress, const cuuint64_t* globalDim, const cuuint64_t* globalStrides,
+                                const cuuint32_t* boxDim, const cuuint32_t* elementStrides,
+                                CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (encoded_here(caller)) {
+    return cuda_abi::encode_tensor_map_tiled(tensorMap, tensorDataType, tensorRank, globalAddress, globalDim,
+                                             globalStrides, boxDim, elementStrides, interleave, swizzle, l2Promotion,
+                                             oobFill);
+  }
+  if (!tensorMap || !globalDim || !globalStrides || !boxDim || !elementStrides || tensorRank < 1 || tensorRank > 5)
+    return CUDA_ERROR_INVALID_VALUE;
+  return leave(caller, forward::cuTensorMapEncodeTiled(caller, tensorMap, tensorDataType, tensorRank, globalAddress,
+                                                       globalDim, globalStrides, boxDim, elementStrides, interleave,
+                                                       swizzle, l2Promotion, oobFill));
+}
+
+CUresult cuTensorMapEncodeIm2col(CUtensorMap* tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank,
+                                 void* globalAddress, const cuuint64_t* globalDim, const cuuint64_t* globalStrides,
+                                 const int* pixelBoxLowerCorner, const int* pixelBoxUpperCorner,
+                                 cuuint32_t channelsPerPixel, cuuint32_t pixelsPerColumn,
+                                 const cuuint32_t* elementStrides, CUtensorMapInterleave interleave,
+                                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion,
+                                 CUtensorMapFloatOOBfill oobFill) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (encoded_here(caller)) {
+    return cuda_abi::encode_tensor_map_im2col(tensorMap, tensorDataType, tensorRank, globalAddress, globalDim,
+                                              globalStrides, pixelBoxLowerCorner, pixelBoxUpperCorner, channelsPerPixel,
+                                              pixelsPerColumn, elementStrides, interleave, swizzle, l2Promotion,
+                                              oobFill);
+  }
+  if (!tensorMap || !globalDim || !globalStrides || !pixelBoxLowerCorner || !pixelBoxUpperCorner || !elementStrides ||
+      tensorRank < 3 || tensorRank > 5)
+    return CUDA_ERROR_INVALID_VALUE;
+  return leave(caller, forward::cuTensorMapEncodeIm2col(caller, tensorMap, tensorDataType, tensorRank, globalAddress,
+                                                        globalDim, globalStrides, pixelBoxLowerCorner,
+                                                        pixelBoxUpperCorner, channelsPerPixel, pixelsPerColumn,
+                                                        elementStrides, interleave, swizzle, l2Promotion, oobFill));
+}
+
+CUresult cuTensorMapEncodeIm2colWide(CUtensorMap* tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank,
+                                     void* globalAddress, const cuuint64_t* globalDim, const cuuint64_t* globalStrides,
+                                     int pixelBoxLowerCornerWidth, int pixelBoxUpperCornerWidth,
+                                     cuuint32_t channelsPerPixel, cuuint32_t pixelsPerColumn,
+                                     const cuuint32_t* elementStrides, CUtensorMapInterleave interleave,
+                                     CUtensorMapIm2ColWideMode mode, CUtensorMapSwizzle swizzle,
+                                     CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (encoded_here(caller)) {
+    return cuda_abi::encode_tensor_map_im2col_wide(tensorMap, tensorDataType, tensorRank, globalAddress, globalDim,
+                                                   globalStrides, pixelBoxLowerCornerWidth, pixelBoxUpperCornerWidth,
+                                                   channelsPerPixel, pixelsPerColumn, elementStrides, interleave,
+                                                   swizzle, l2Promotion, oobFill);
+  }
+  if (!tensorMap || !globalDim || !globalStrides || !elementStrides || tensorRank < 3 || tensorRank > 5)
+    return CUDA_ERROR_INVALID_VALUE;
+  return leave(caller, forward::cuTensorMapEncodeIm2colWide(
+                           caller, tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,
+                           pixelBoxLowerCornerWidth, pixelBoxUpperCornerWidth, channelsPerPixel, pixelsPerColumn,
+                           elementStrides, interleave, mode, swizzle, l2Promotion, oobFill));
+}
+
+CUresult cuTensorMapReplaceAddress(CUtensorMap* tensorMap, void* globalAddress) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (encoded_here(caller)) return cuda_abi::replace_tensor_map_address(tensorMap, globalAddress);
+  if (!tensorMap) return CUDA_ERROR_INVALID_VALUE;
+  return leave(caller, forward::cuTensorMapReplaceAddress(caller, tensorMap, globalAddress));
+}
+
+}  // namespace custom
+}  // namespace gpuwire::client

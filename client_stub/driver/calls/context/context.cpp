@@ -1,0 +1,297 @@
+// Contexts that the program creates, and which one is current.
+#include "client/forward.hpp"
+#include "client/custom.hpp"
+#include "client_stub/driver/state/call/caller.hpp"
+#include "client_stub/driver/state/context/context.hpp"
+#include "client_stub/driver/state/handle/handle_table.hpp"
+#include "client_stub/driver/process/process.hpp"
+#include "client_stub/driver/state/session/server_session.hpp"
+#include "client_stub/driver/state/copy/posted_uploads.hpp"
+
+namespace gpuwire::client {
+namespace {
+
+constexpr unsigned kApiVersion = 3020;  // of every context since CUDA 3.2
+
+// Sets the top of the thread's stack, which must not be empty unless `context` is null.
+void update_current(ThreadState& thread) noexcept { t_context = thread.stack.empty() ? nullptr : thread.stack.back(); }
+
+CUresult push(ContextState* context) noexcept {
+  ThreadState* thread = thread_state();
+  if (!thread) return CUDA_ERROR_OUT_OF_MEMORY;
+  try {
+    thread->stack.push_back(context);
+  } catch (...) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  update_current(*thread);
+  return CUDA_SUCCESS;
+}
+
+// A context that may be made current: a primary one always, even before it is retained; others while they live.
+ContextState* usable_context(CUcontext context, CUresult& error) noexcept {
+  ContextState* found = context ? find_context(context) : nullptr;
+  if (!found) {
+    error = CUDA_ERROR_INVALID_CONTEXT;
+  } else {
+    error = found->destroyed.load(std::memory_order_relaxed) ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
+  }
+  return error ? nullptr : found;
+}
+
+// The live context for a query: faults do not hinder it, destruction does.
+ContextState* queried_context(CUcontext context, CUresult& error) noexcept {
+  if (!process()) {
+    error = absent_process();
+    return nullptr;
+  }
+  ContextState* found = context_or_current(context, error);
+  if (found && found->destroyed.load(std::memory_order_relaxed)) error = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  return error ? nullptr : found;
+}
+
+}  // namespace
+
+CUresult custom::cuCtxCreate_v4(CUcontext* out, CUctxCreateParams* parameters, unsigned int flags, CUdevice ordinal) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  const Device* device = process()->device(ordinal);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  if (!out || (flags & ~kContextFlagsKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
+  // Execution affinity needs a server whose driver runs under MPS; CIG shares the GPU with a graphics API of the same
+  // host.
+  if (parameters && parameters->numExecAffinityParams != 0) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+  if (parameters && parameters->cigParams) return CUDA_ERROR_NOT_SUPPORTED;
+  CUcontext handle = nullptr;
+  CUresult result = leave(caller, forward::cuCtxCreate_v4(caller, &handle, nullptr, flags, ordinal));
+  if (result) return result;
+  auto* context = new ContextState;
+  context->handle = reinterpret_cast<uint64_t>(handle);
+  context->server = caller.server;
+  context->device = ordinal;
+  context->id = process()->next_id++;
+  context->legacy.id = process()->next_id++;
+  context->legacy.context = context;
+  context->usage = 1;
+  set_flags(*context, *caller.session, flags);
+  const std::vector<uint64_t>& limits = device->facts->limits;
+  for (unsigned i = 0; i < kContextLimits; ++i) context->limits[i] = i < limits.size() ? limits[i] : ~0ull;
+  context->alive.store(true, std::memory_order_release);
+  handles().attach(wire::HandleKind::context, context->handle, context);
+  context->server->posted_uploads.context_begins();
+  context->server->posted_uploads.end_if_several_contexts(caller);
+  result = push(context);
+  if (result == CUDA_SUCCESS) *out = handle;
+  return result;
+}
+
+CUresult custom::cuCtxCreate_v2(CUcontext* out, unsigned int flags, CUdevice device) {
+  return custom::cuCtxCreate_v4(out, nullptr, flags, device);
+}
+
+CUresult custom::cuCtxCreate_v3(CUcontext* out, CUexecAffinityParam* affinity, int count, unsigned int flags,
+                                CUdevice device) {
+  if (count < 0 || (count > 0 && !affinity)) return CUDA_ERROR_INVALID_VALUE;
+  if (count > 0) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+  return custom::cuCtxCreate_v4(out, nullptr, flags, device);
+}
+
+CUresult custom::cuCtxDestroy_v2(CUcontext handle) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  CUresult error;
+  ContextState* context = usable_context(handle, error);
+  if (!context) return error;
+  if (context->primary || context->is_green()) return CUDA_ERROR_INVALID_CONTEXT;
+  prepare_end(*context);
+  end_context(*context);
+  if (context->destroyed.exchange(true, std::memory_order_acq_rel)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  CUresult result = forward::cuCtxDestroy_v2(caller, handle);
+  ThreadState* thread = thread_state();
+  if (thread && !thread->stack.empty() && thread->stack.back() == context) {
+    thread->stack.pop_back();
+    update_current(*thread);
+  }
+  // The faults of the context that ended are nobody's any more.
+  return is_sticky(result) ? CUDA_SUCCESS : result;
+}
+
+CUresult custom::cuCtxAttach(CUcontext* out, unsigned int flags) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!out || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(caller.state->mutex);
+  ++caller.state->usage;
+  *out = as_cuda(caller.state);
+  return CUDA_SUCCESS;
+}
+
+CUresult custom::cuCtxDetach(CUcontext handle) {
+  CUresult error;
+  ContextState* context = queried_context(handle, error);
+  if (!context) return error;
+  if (context->primary || context != t_context) return CUDA_ERROR_INVALID_CONTEXT;
+  {
+    std::lock_guard lock(context->mutex);
+    if (--context->usage > 0) return CUDA_SUCCESS;
+  }
+  return custom::cuCtxDestroy_v2(as_cuda(context));
+}
+
+// A context that is current is refused by the first version (as measured on driver 580).
+CUresult custom::cuCtxPushCurrent(CUcontext handle) {
+  if (!process()) return absent_process();
+  if (handle && t_context && as_cuda(t_context) == handle) return CUDA_ERROR_INVALID_CONTEXT;
+  return custom::cuCtxPushCurrent_v2(handle);
+}
+
+CUresult custom::cuCtxPushCurrent_v2(CUcontext handle) {
+  if (!process()) return absent_process();
+  CUresult error;
+  ContextState* context = usable_context(handle, error);
+  return context ? push(context) : error;
+}
+
+CUresult custom::cuCtxPopCurrent_v2(CUcontext* out) {
+  if (!process()) return absent_process();
+  ThreadState* thread = thread_state();
+  if (!thread || thread->stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (out) *out = as_cuda(thread->stack.back());
+  thread->stack.pop_back();
+  update_current(*thread);
+  return CUDA_SUCCESS;
+}
+
+// Replaces the top of the stack; NULL takes it off (CUDA driver API, cuCtxSetCurrent).
+CUresult custom::cuCtxSetCurrent(CUcontext handle) {
+  if (!process()) return absent_process();
+  ContextState* current = t_context;
+  if (current && current->handle == reinterpret_cast<uint64_t>(handle) &&
+      !current->destroyed.load(std::memory_order_relaxed)) {
+    return CUDA_SUCCESS;
+  }
+  ThreadState* thread = thread_state();
+  if (!thread) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!handle) {
+    if (!thread->stack.empty()) thread->stack.pop_back();
+    update_current(*thread);
+    return CUDA_SUCCESS;
+  }
+  CUresult error;
+  ContextState* context = usable_context(handle, error);
+  if (!context) return error;
+  if (thread->stack.empty()) return push(context);
+  thread->stack.back() = context;
+  update_current(*thread);
+  return CUDA_SUCCESS;
+}
+
+CUresult custom::cuCtxGetCurrent(CUcontext* out) {
+  if (!process()) [[unlikely]]
+    return absent_process();
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  *out = as_cuda(t_context);
+  return CUDA_SUCCESS;
+}
+
+CUresult custom::cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
+  CUresult error;
+  ContextState* context = queried_context(handle, error);
+  if (!context) return error;
+  if (!device) return CUDA_ERROR_INVALID_VALUE;
+  *device = context->device;
+  return CUDA_SUCCESS;
+}
+
+CUresult custom::cuCtxGetDevice(CUdevice* device) { return custom::cuCtxGetDevice_v2(device, nullptr); }
+
+CUresult custom::cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
+  CUresult error = handle ? CUDA_SUCCESS : enter(Needs::context).error;
+  if (is_sticky(error)) return error;
+  // A context that has ended gives another error than elsewhere (as measured on driver 580).
+  if (!queried_context(handle, error))
+    return handle && error == CUDA_ERROR_CONTEXT_IS_DESTROYED ? CUDA_ERROR_INVALID_CONTEXT : error;
+  if (!version) return CUDA_ERROR_INVALID_VALUE;
+  *version = kApiVersion;
+  return CUDA_SUCCESS;
+}
+
+CUresult custom::cuCtxGetId(CUcontext handle, unsigned long long* id) {
+  CUresult error = handle ? CUDA_SUCCESS : enter(Needs::context).error;
+  if (is_sticky(error)) return argument_first(error, id ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+  ContextState* context = queried_context(handle, error);
+  if (!context) return error;
+  if (!id) return CUDA_ERROR_INVALID_VALUE;
+  *id = context->id;
+  return CUDA_SUCCESS;
+}
+
+// CU_CTX_MAP_HOST is always on where addresses are unified.
+CUresult custom::cuCtxGetFlags(unsigned int* flags) {
+  CUresult error;
+  ContextState* context = queried_context(nullptr, error);
+  if (!context) return error;
+  if (!flags) return CUDA_ERROR_INVALID_VALUE;
+  // Driver 580 reports the flags with which a context was created.
+  *flags = context->base->flags.load(std::memory_order_relaxed) | (context->base->primary ? CU_CTX_MAP_HOST : 0);
+  return CUDA_SUCCESS;
+}
+
+CUresult custom::cuCtxSetFlags(unsigned int flags) {
+  Caller caller = enter(Needs::living_context);
+  if (caller.error) return caller.error;
+  CUresult result = leave(caller, forward::cuCtxSetFlags(caller, flags));
+  if (result == CUDA_SUCCESS) set_flags(*owner(caller), *caller.session, flags);
+  return result;
+}
+
+CUresult custom::cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  const DeviceFacts& facts = *process()->devices[size_t(caller.state->device)].facts;
+  if (least) *least = facts.stream_priority_least;
+  if (greatest) *greatest = facts.stream_priority_greatest;
+  return CUDA_SUCCESS;
+}
+
+CUresult custom::cuCtxGetLimit(size_t* value, CUlimit limit) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!value || unsigned(limit) >= unsigned(CU_LIMIT_MAX) || unsigned(limit) >= kContextLimits)
+    return CUDA_ERROR_INVALID_VALUE;
+  ContextState& context = *owner(caller);
+  std::lock_guard lock(context.mutex);
+  uint64_t known = context.limits[limit];
+  if (known == ~0ull) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  *value = known;
+  return CUDA_SUCCESS;
+}
+
+// The driver rounds the value, so it is read back once.
+CUresult custom::cuCtxSetLimit(CUlimit limit, size_t value) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (CUresult result = leave(caller, forward::cuCtxSetLimit(caller, limit, value))) return result;
+  size_t now = value;
+  if (CUresult result = leave(caller, forward::cuCtxGetLimit(caller, &now, limit))) return result;
+  if (unsigned(limit) < kContextLimits) {
+    ContextState& context = *owner(caller);
+    std::lock_guard lock(context.mutex);
+    context.limits[limit] = now;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult custom::cuCtxSynchronize() { return synchronise_current_context(); }
+
+CUresult custom::cuCtxSynchronize_v2(CUcontext handle) {
+  CUresult error;
+  ContextState* context = queried_context(handle, error);
+  if (!context) return error;
+  Caller caller = enter_context(*context);
+  if (caller.error) return caller.error;
+  return synchronise_entered(caller);
+}
+
+}  // namespace gpuwire::client

@@ -1,0 +1,162 @@
+// Primary contexts: one per device, with a handle that is fixed from the start. At the server they exist between the
+// first retain and the last release.
+#include <mutex>
+
+#include "client/custom.hpp"
+#include "client/session_sends.hpp"
+#include "client_stub/driver/state/call/caller.hpp"
+#include "client_stub/driver/state/context/context.hpp"
+#include "client_stub/driver/process/process.hpp"
+#include "client_stub/driver/state/session/server_session.hpp"
+#include "client_stub/driver/state/copy/posted_uploads.hpp"
+#include "schema/session.capnp.h"
+
+namespace gpuwire::client {
+namespace {
+
+struct Primary {
+  Caller caller;
+  const Device* device = nullptr;
+  CUresult error = CUDA_SUCCESS;
+};
+
+Primary enter_primary(CUdevice ordinal) noexcept {
+  Primary primary;
+  primary.caller = enter(Needs::initialised);
+  primary.error = primary.caller.error;
+  if (primary.error) return primary;
+  primary.device = process()->device(ordinal);
+  if (!primary.device) primary.error = CUDA_ERROR_INVALID_DEVICE;
+  return primary;
+}
+
+wire::message::RetainPrimary message_about(const Device& device) noexcept {
+  return {.context = device.primary->handle,
+          .device = device.server_ordinal,
+          .flags = device.primary->flags.load(std::memory_order_relaxed)};
+}
+
+// The faults of a destroyed context do not stay with its successor.
+void clear_faults(ContextState& context) noexcept {
+  context.sticky.store(0, std::memory_order_relaxed);
+  context.deferred.store(0, std::memory_order_relaxed);
+  context.legacy.failed.store(0, std::memory_order_relaxed);
+}
+
+// Runs the libraries' callbacks on the context, without its mutex, which `lock` holds before and after. Returns whether
+// it is still the same context: another thread may have ended it meanwhile.
+bool prepare(ContextState& context, std::unique_lock<std::mutex>& lock) noexcept {
+  const uint64_t life = context.lives;
+  ++context.preparing;
+  lock.unlock();
+  prepare_end(context);
+  lock.lock();
+  --context.preparing;
+  return context.alive.load(std::memory_order_relaxed) && context.lives == life;
+}
+
+// Behind prepare(), with the mutex. A thread that has retained the context meanwhile keeps it alive; of several that
+// prepared its end the last one ends it.
+CUresult end_unused(const Primary& primary) noexcept {
+  ContextState& context = *primary.device->primary;
+  if (context.usage > 0 || context.preparing > 0 || !context.alive.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
+  end_context(context);
+  return send::post_release_primary(*primary.caller.session, 0, message_about(*primary.device));
+}
+
+// Flags are about how this process waits.
+CUresult set_primary_flags(CUdevice ordinal, unsigned flags, bool while_active) noexcept {
+  Primary primary = enter_primary(ordinal);
+  if (primary.error) return primary.error;
+  if ((flags & ~kContextFlagsKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
+  ContextState& context = *primary.device->primary;
+  if (!while_active && context.alive.load(std::memory_order_relaxed)) return CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE;
+  set_flags(context, *primary.caller.session, flags);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+// Posted: creating a context takes the server a while, in which the program may go on; a failure surfaces in the first
+// call that waits.
+CUresult custom::cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice ordinal) {
+  Primary primary = enter_primary(ordinal);
+  if (primary.error) return primary.error;
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  ContextState& context = *primary.device->primary;
+  PostedUploads& uploads = context.server->posted_uploads;
+  {
+    std::lock_guard lock(context.mutex);
+    if (process()->lost.load(std::memory_order_relaxed)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    if (!context.alive.load(std::memory_order_relaxed)) {
+      clear_faults(context);
+      if (CUresult error = send::post_retain_primary(*primary.caller.session, 0, message_about(*primary.device)))
+        return error;
+      context.alive.store(true, std::memory_order_release);
+      ++context.lives;
+      uploads.context_begins();
+    }
+    ++context.usage;
+  }
+  uploads.end_if_several_contexts(primary.caller);
+  *out = as_cuda(&context);
+  return CUDA_SUCCESS;
+}
+
+CUresult custom::cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
+  Primary primary = enter_primary(ordinal);
+  if (primary.error) return primary.error;
+  ContextState& context = *primary.device->primary;
+  std::unique_lock lock(context.mutex);
+  if (context.usage == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context.usage == context.greens) return CUDA_ERROR_NOT_PERMITTED;  // as measured on driver 580, and for a reset
+  if (--context.usage > 0 || !context.alive.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
+  prepare(context, lock);
+  return end_unused(primary);
+}
+
+// Ends the context whatever its usage; its users still have to release it, and the next retain makes a new one.
+CUresult custom::cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
+  Primary primary = enter_primary(ordinal);
+  if (primary.error) return primary.error;
+  ContextState& context = *primary.device->primary;
+  std::unique_lock lock(context.mutex);
+  if (!context.alive.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
+  if (context.greens != 0) return CUDA_ERROR_NOT_PERMITTED;
+  if (context.sticky.load(std::memory_order_relaxed)) process()->lost.store(true, std::memory_order_relaxed);
+  if (!prepare(context, lock)) return end_unused(primary);
+  if (context.greens != 0) return CUDA_ERROR_NOT_PERMITTED;
+  end_context(context);
+  uint64_t sequence = 0;
+  Session& session = *primary.caller.session;
+  if (CUresult error = send::begin_reset_primary(session, 0, message_about(*primary.device), sequence)) return error;
+  lock.unlock();
+  CUresult result = send::finish_reset_primary(session, sequence);
+  // Unless the next one has begun meanwhile.
+  lock.lock();
+  if (!context.alive.load(std::memory_order_relaxed)) clear_faults(context);
+  return result;
+}
+
+CUresult custom::cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int flags) {
+  return set_primary_flags(ordinal, flags, true);
+}
+
+// The name of before CUDA 11 refuses to change the flags of an active context (measured on driver 580).
+CUresult custom::cuDevicePrimaryCtxSetFlags(CUdevice ordinal, unsigned int flags) {
+  return set_primary_flags(ordinal, flags, false);
+}
+
+CUresult custom::cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int* flags, int* active) {
+  Process* owner = process();
+  if (!owner) [[unlikely]]
+    return absent_process();
+  const Device* device = owner->device(ordinal);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  if (!flags || !active) return CUDA_ERROR_INVALID_VALUE;
+  *flags = device->primary->flags.load(std::memory_order_relaxed);
+  *active = device->primary->alive.load(std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace gpuwire::client

@@ -1,0 +1,110 @@
+// The launch interface of CUDA 3, which cuda.h still declares and PyCUDA still calls: block, shared memory and
+// parameters are set on a function one by one, and a launch uses these settings.
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "client/custom.hpp"
+#include "client_stub/driver/state/call/caller.hpp"
+#include "client_stub/driver/state/module/module_state.hpp"
+
+namespace gpuwire::client::custom {
+namespace {
+
+// Of CUDA 3's launches ("CUDA C Programming Guide", kernel parameters).
+constexpr size_t kStagedParameterBytesMax = 4096;
+
+// Runs set(StagedLaunch&) on the settings of a function.
+template <class Set>
+CUresult stage(CUfunction handle, Set&& set) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  FunctionState* function = find_launchable(handle);
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  std::lock_guard lock(function->mutex);
+  if (!function->staged) function->staged = std::make_unique<StagedLaunch>();
+  return set(*function->staged);
+}
+
+CUresult set_parameter(CUfunction function, int offset, const void* value, size_t bytes) {
+  if (offset < 0 || !value || bytes > kStagedParameterBytesMax || size_t(offset) > kStagedParameterBytesMax - bytes)
+    return CUDA_ERROR_INVALID_VALUE;
+  // It may be in managed memory, which must not be touched under a lock.
+  const auto* first = static_cast<const std::byte*>(value);
+  const std::vector<std::byte> parameter(first, first + bytes);
+  return stage(function, [&](StagedLaunch& staged) {
+    const size_t end = size_t(offset) + bytes;
+    if (staged.parameters.size() < end) staged.parameters.resize(end);
+    std::copy(parameter.begin(), parameter.end(), staged.parameters.begin() + offset);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult launch_staged(CUfunction function, int width, int height, CUstream stream, bool per_thread) {
+  if (CUresult error = enter(Needs::context).error) return error;  // before the size (as measured on driver 580)
+  if (width <= 0 || height <= 0) return CUDA_ERROR_INVALID_VALUE;
+  StagedLaunch launch;
+  if (CUresult error = stage(function, [&](StagedLaunch& staged) {
+        launch = staged;
+        return CUDA_SUCCESS;
+      }))
+    return error;
+  size_t bytes = launch.parameters.size();
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, launch.parameters.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                   CU_LAUNCH_PARAM_END};
+  return cuLaunchKernel(function, unsigned(width), unsigned(height), 1, launch.block[0], launch.block[1],
+                        launch.block[2], launch.shared_bytes, stream, nullptr, bytes ? extra : nullptr, per_thread);
+}
+
+}  // namespace
+
+CUresult cuFuncSetBlockShape(CUfunction hfunc, int x, int y, int z) {
+  if (CUresult error = enter(Needs::context).error) return error;  // before the size (as measured on driver 580)
+  if (x <= 0 || y <= 0 || z <= 0) return CUDA_ERROR_INVALID_VALUE;
+  return stage(hfunc, [&](StagedLaunch& staged) {
+    staged.block[0] = unsigned(x), staged.block[1] = unsigned(y), staged.block[2] = unsigned(z);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuFuncSetSharedSize(CUfunction hfunc, unsigned int bytes) {
+  return stage(hfunc, [&](StagedLaunch& staged) {
+    staged.shared_bytes = bytes;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuParamSetSize(CUfunction hfunc, unsigned int numbytes) {
+  if (CUresult error = enter(Needs::context).error) return error;  // before the size (as measured on driver 580)
+  if (numbytes > kStagedParameterBytesMax) return CUDA_ERROR_INVALID_VALUE;
+  return stage(hfunc, [&](StagedLaunch& staged) {
+    staged.parameters.resize(numbytes);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuParamSeti(CUfunction hfunc, int offset, unsigned int value) {
+  return set_parameter(hfunc, offset, &value, sizeof value);
+}
+
+CUresult cuParamSetf(CUfunction hfunc, int offset, float value) {
+  return set_parameter(hfunc, offset, &value, sizeof value);
+}
+
+CUresult cuParamSetv(CUfunction hfunc, int offset, void* ptr, unsigned int numbytes) {
+  return set_parameter(hfunc, offset, ptr, numbytes);
+}
+
+CUresult cuLaunch(CUfunction f) { return launch_staged(f, 1, 1, nullptr, false); }
+
+CUresult cuLaunchGrid(CUfunction f, int grid_width, int grid_height) {
+  return launch_staged(f, grid_width, grid_height, nullptr, false);
+}
+
+CUresult cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height, CUstream hStream) {
+  return launch_staged(f, grid_width, grid_height, hStream, false);
+}
+
+}  // namespace gpuwire::client::custom

@@ -1,0 +1,217 @@
+// Managed memory in the driver API. managed_memory has the behaviour of the memory.
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "client/forward.hpp"
+#include "client/custom.hpp"
+#include "client_stub/driver/process/log_stderr.hpp"
+#include "client_stub/driver/state/context/context.hpp"
+#include "client_stub/driver/state/managed_memory/managed_allocations.hpp"
+#include "client_stub/driver/state/managed_memory/managed_memory.hpp"
+#include "client_stub/driver/state/memory/address_map.hpp"
+#include "client_stub/driver/process/process.hpp"
+#include "client_stub/driver/state/session/server_session.hpp"
+#include "client_stub/driver/state/stream/capture.hpp"
+#include "client_stub/driver/state/stream/stream_call.hpp"
+
+namespace gpuwire::client {
+namespace {
+
+constexpr size_t kManagedRetriesMax = 16;
+// The server's driver can only be read and written beside running work where the device allows it.
+bool offered(const Caller& caller) {
+  const DeviceFacts& facts = *process()->devices[size_t(caller.state->device)].facts;
+  return caller.session->facts().knows(uint32_t(wire::SessionOrdinal::managed_write)) &&
+         facts.attributes.size() > CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS &&
+         facts.attributes[CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS] != 0;
+}
+
+// Asks the server for memory whose addresses are free here, and maps it. Addresses that are not are kept while others
+// are asked for.
+CUresult allocate_mapped(const Caller& caller, uint64_t bytes, unsigned flags, CUdeviceptr& out) {
+  std::vector<CUdeviceptr> unusable;
+  CUresult result;
+  CUdeviceptr address = 0;
+  while ((result = forward::cuMemAllocManaged(caller, &address, bytes, flags)) == CUDA_SUCCESS) {
+    auto mapped = caller.server->managed_memory.map(address, bytes, true);
+    if (mapped == ManagedMemory::Mapped::yes) break;
+    unusable.push_back(address);
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (mapped == ManagedMemory::Mapped::no_memory) break;
+    if (unusable.size() < kManagedRetriesMax) continue;
+    log_stderr("managed memory cannot be used: the server's addresses are taken in this process");
+    break;
+  }
+  for (CUdeviceptr taken : unusable) forward::cuMemFree_v2(caller, taken);
+  if (result) return result;
+  out = address;
+  caller.server->managed_allocations.note_mapped(caller.context_handle, address);
+  return CUDA_SUCCESS;
+}
+
+CUresult allocate_managed(const Caller& caller, uint64_t bytes, unsigned flags, CUdeviceptr& out) {
+  // A page must not belong to two allocations of the server: from one block on its driver gives each its own.
+  if (bytes > ManagedHeap::kLargestBytes)
+    return allocate_mapped(caller, std::max(bytes, ManagedHeap::kBlockBytes), flags, out);
+  ManagedAllocations& all = caller.server->managed_allocations;
+  for (;;) {
+    if (auto address = all.take_small(caller.context_handle, bytes)) {
+      out = *address;
+      return CUDA_SUCCESS;
+    }
+    CUdeviceptr block = 0;
+    if (CUresult error = allocate_mapped(caller, ManagedHeap::kBlockBytes, CU_MEM_ATTACH_GLOBAL, block)) return error;
+    all.add_block(caller.context_handle, block);
+  }
+}
+
+// The managed range that holds all of [address, address + bytes).
+std::optional<AddressRange> managed_range(CUdeviceptr address, size_t bytes) {
+  auto range = address_map().find(address);
+  if (!range || !is_managed(range->kind) || bytes == 0 || !range->contains(address, bytes)) return std::nullopt;
+  return range;
+}
+
+bool known_device(const CUmemLocation& location) {
+  return location.type != CU_MEM_LOCATION_TYPE_DEVICE || process()->device(location.id) != nullptr;
+}
+
+}  // namespace
+
+namespace custom {
+
+CUresult cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flags) {
+  Caller caller = enter(Needs::context);
+  if (CUresult error = argument_first(caller.error, dptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
+  if (bytesize == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = caller.server->captures.permit_unsafe_call()) return error;
+  if (!offered(caller)) {
+    log_stderr("managed memory is not offered: the server's device cannot share it with running work");
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  CUdeviceptr address = 0;
+  if (CUresult error = allocate_managed(caller, bytesize, flags, address)) return leave(caller, error);
+  publish_range({.base = address,
+                 .bytes = bytesize,
+                 .kind = RangeKind::managed,
+                 .device = caller.state->device,
+                 .server = caller.server,
+                 .context = caller.context_handle});
+  *dptr = address;
+  return leave(caller, CUDA_SUCCESS);
+}
+
+CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUmemLocation location) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  bool known = advice >= CU_MEM_ADVISE_SET_READ_MOSTLY && advice <= CU_MEM_ADVISE_UNSET_ACCESSED_BY;
+  // Where read-mostly copies are does not matter.
+  bool placed = advice != CU_MEM_ADVISE_SET_READ_MOSTLY && advice != CU_MEM_ADVISE_UNSET_READ_MOSTLY;
+  if (!known || !managed_range(devPtr, count) || (placed && !known_device(location))) return CUDA_ERROR_INVALID_VALUE;
+  if (!placed) location = {.type = CU_MEM_LOCATION_TYPE_HOST, .id = 0};  // whatever it names
+  return leave(caller, forward::cuMemAdvise_v2(caller, devPtr, count, advice, location));
+}
+
+CUresult cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUdevice device) {
+  CUmemLocation location{.type = device == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE,
+                         .id = std::max(device, 0)};
+  return custom::cuMemAdvise_v2(devPtr, count, advice, location);
+}
+
+CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags,
+                               CUstream hStream, bool per_thread) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  CUresult error = CUDA_SUCCESS;
+  resolve_stream(caller, hStream, per_thread, error);
+  if (error) return error;
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!managed_range(devPtr, count)) return CUDA_ERROR_INVALID_VALUE;
+  if (!known_device(location)) return CUDA_ERROR_INVALID_DEVICE;
+  return leave(caller, forward::cuMemPrefetchAsync_v2(caller, devPtr, count, location, flags, hStream, per_thread));
+}
+
+CUresult cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream, bool per_thread) {
+  CUmemLocation location{.type = dstDevice == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE,
+                         .id = std::max(dstDevice, 0)};
+  return cuMemPrefetchAsync_v2(devPtr, count, location, 0, hStream, per_thread);
+}
+
+CUresult cuMemRangeGetAttribute(void* data, size_t dataSize, CUmem_range_attribute attribute, CUdeviceptr devPtr,
+                                size_t count) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!data || dataSize == 0 || dataSize % sizeof(int) != 0 || !managed_range(devPtr, count))
+    return CUDA_ERROR_INVALID_VALUE;
+  return leave(caller, forward::cuMemRangeGetAttribute(caller, data, dataSize, attribute, devPtr, count));
+}
+
+CUresult cuMemRangeGetAttributes(void** data, size_t* dataSizes, CUmem_range_attribute* attributes,
+                                 size_t numAttributes, CUdeviceptr devPtr, size_t count) {
+  if (CUresult error = enter(Needs::context).error) return error;
+  if (!data || !dataSizes || !attributes || numAttributes == 0) return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; i < numAttributes; ++i) {
+    if (CUresult error = custom::cuMemRangeGetAttribute(data[i], dataSizes[i], attributes[i], devPtr, count))
+      return error;
+  }
+  return CUDA_SUCCESS;
+}
+
+// Pools of managed memory: their addresses are not mapped here, so the host could not reach their memory.
+CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  if (!pool || !poolProps) return CUDA_ERROR_INVALID_VALUE;
+  if (poolProps->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED) return CUDA_ERROR_NOT_SUPPORTED;
+  if (poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+    CUresult error = CUDA_SUCCESS;
+    server_device(poolProps->location.id, error);
+    if (error) return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
+  }
+  return leave(caller, forward::cuMemPoolCreate(caller, pool, poolProps));
+}
+
+CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  CUresult error = CUDA_SUCCESS;
+  server_device(device, error);
+  if (error) return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
+  return leave(caller, forward::cuDeviceGetMemPool(caller, pool, device));
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool_out, CUmemLocation* location, CUmemAllocationType type) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  if (type == CU_MEM_ALLOCATION_TYPE_MANAGED) return CUDA_ERROR_NOT_SUPPORTED;
+  return leave(caller, forward::cuMemGetDefaultMemPool(caller, pool_out, location, type));
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  if (type == CU_MEM_ALLOCATION_TYPE_MANAGED) return CUDA_ERROR_NOT_SUPPORTED;
+  return leave(caller, forward::cuMemGetMemPool(caller, pool, location, type));
+}
+
+// Which streams may use the memory matters only to devices that cannot use it beside the processor; none of those is
+// offered.
+CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags,
+                                bool per_thread) {
+  StreamCall on(hStream, per_thread);
+  if (on.error) return on.error;
+  auto range = managed_range(dptr, 1);
+  bool whole = range && range->base == dptr && (length == 0 || length == range->bytes);
+  bool known = flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST ||
+               (flags == CU_MEM_ATTACH_SINGLE && on.wire_stream > wire::kStreamLegacy);
+  if (!whole || !known) return CUDA_ERROR_INVALID_VALUE;
+  if (on.state && on.state->capture.load(std::memory_order_relaxed) != 0) {
+    return leave(on.caller, forward::cuStreamAttachMemAsync(on.caller, on.stream(), dptr, length, flags,
+                                                            false));  // breaks the capture off
+  }
+  return leave(on.caller, CUDA_SUCCESS);
+}
+
+}  // namespace custom
+}  // namespace gpuwire::client

@@ -1,0 +1,267 @@
+// Streams.
+#include <algorithm>
+#include <optional>
+
+#include "client/forward.hpp"
+#include "client/custom.hpp"
+#include "client/session_sends.hpp"
+#include "client_stub/driver/state/copy/copy_rules.hpp"
+#include "client_stub/driver/state/session/server_session.hpp"
+#include "client_stub/driver/calls/stream/create_stream.hpp"
+#include "client_stub/driver/state/stream/stream.hpp"
+#include "client_stub/driver/state/stream/stream_call.hpp"
+#include "client_stub/driver/state/stream/stream_wait.hpp"
+#include "client_stub/driver/state/copy/posted_uploads.hpp"
+#include "client_stub/driver/state/host_memory/host_regions.hpp"
+#include "client_stub/driver/state/memory/cached_memory.hpp"
+#include "client_stub/driver/state/stream/capture.hpp"
+#include "client_stub/driver/state/copy/memory_in_flight.hpp"
+#include "client_stub/driver/state/stream/host_callbacks.hpp"
+#include "schema/session.capnp.h"
+
+namespace gpuwire::client {
+namespace {
+
+// Asks for a notice when the work so far is done. The completion of a watch covers all that was sent before it.
+CUresult watch(const StreamCall& on) noexcept {
+  if (on.state->watched.load(std::memory_order_acquire) > on.state->work.load(std::memory_order_relaxed))
+    return CUDA_SUCCESS;
+  uint64_t sequence = 0;
+  CUresult error = send::post_watch_stream(*on.caller.session, on.caller.context, {.stream = on.wire_stream}, &sequence,
+                                           [&] { raise(on.state->watched, sequence); });  // so that the answer finds it
+  if (error == CUDA_SUCCESS) on.caller.session->flush();
+  return error;
+}
+
+bool known_flags(unsigned flags) noexcept { return (flags & ~unsigned(CU_STREAM_NON_BLOCKING)) == 0; }
+
+// The green context that a context was made of, or null.
+CUgreenCtx green_of(const ContextState& context) noexcept {
+  return context.is_green() ? reinterpret_cast<CUgreenCtx>(context.handle) : nullptr;
+}
+
+}  // namespace
+
+CUresult create_stream(const Caller& caller, CUstream* out, unsigned flags, int priority) noexcept {
+  if (!out || !known_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
+  // Priorities outside the range are brought into it (CUDA driver API, cuStreamCreateWithPriority).
+  const DeviceFacts& facts = *process()->devices[size_t(caller.state->device)].facts;
+  priority = std::max(std::min(priority, int(facts.stream_priority_least)), int(facts.stream_priority_greatest));
+  if (flags & CU_STREAM_NON_BLOCKING) caller.server->posted_uploads.stream_beside_begins(caller);
+  CUstream stream = nullptr;
+  CUresult result = priority == 0 ? forward::cuStreamCreate(caller, &stream, flags)
+                                  : forward::cuStreamCreateWithPriority(caller, &stream, flags, priority);
+  if (result) return leave(caller, result);
+  if (StreamState* state = find_stream(caller.state, reinterpret_cast<uint64_t>(stream))) {
+    // In a green context no stream waits for the NULL stream (measured on driver 580).
+    state->flags = flags | (caller.state->is_green() ? unsigned(CU_STREAM_NON_BLOCKING) : 0);
+    state->priority.store(priority, std::memory_order_relaxed);
+  }
+  *out = stream;
+  return leave(caller, CUDA_SUCCESS);
+}
+
+CUresult custom::cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int priority) {
+  Caller caller = enter(Needs::context);
+  if (CUresult error = argument_first(caller.error, known_flags(flags) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE))
+    return error;
+  return create_stream(caller, out, flags, priority);
+}
+
+CUresult custom::cuStreamCreate(CUstream* out, unsigned int flags) {
+  return custom::cuStreamCreateWithPriority(out, flags, 0);
+}
+
+// Work that was sent to the stream still runs; only the name goes.
+CUresult custom::cuStreamDestroy_v2(CUstream stream) {
+  if (reinterpret_cast<uint64_t>(stream) <= reinterpret_cast<uint64_t>(CU_STREAM_PER_THREAD)) {
+    return process() ? CUDA_ERROR_INVALID_HANDLE : absent_process();
+  }
+  StreamCall on(stream, false);
+  if (on.error) return on.error;
+  ServerSession& server = *on.caller.server;
+  server.cached_memory.give_back_of_stream(on.wire_stream);
+  server.in_flight.let_go();
+  // The capture that has begun in a stream ends with it (as measured on driver 580).
+  std::optional<Captures::Changing> ending;
+  if (Capture capture; on.state->capture.load(std::memory_order_relaxed) != 0 &&
+                       server.captures.find(*on.state, capture) && capture.origin == on.wire_stream) {
+    ending.emplace(server.captures);
+    server.captures.remove(capture);
+  }
+  return leave(on.caller, forward::cuStreamDestroy_v2(on.caller, stream));
+}
+
+CUresult custom::cuStreamQuery(CUstream stream, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  if (CUresult error = refuse_captured(on)) return error;
+  if (CUresult error = on.caller.server->captures.permit_unsafe_call()) return error;
+  if (stream_idle(*on.state)) return finished(on);
+  uint64_t work = on.state->work.load(std::memory_order_relaxed);
+  // The caller may hold a lock that the function needs, and the server be blocked until the function has returned.
+  if (on.caller.server->host_callbacks.stand_before(on.wire_stream, work)) {
+    if (CUresult error = watch(on)) return leave(on.caller, error);
+    on.caller.session->poll();
+    return CUDA_ERROR_NOT_READY;
+  }
+  if (!(on.state->flags & CU_STREAM_NON_BLOCKING)) on.caller.server->posted_uploads.settle(on.caller, work);
+  uint64_t now = on.caller.server->progress();
+  bool watched = on.state->watched.load(std::memory_order_acquire) > work;
+  if (watched && on.state->asked.load(std::memory_order_relaxed) == now) {
+    // A polling program may have written a word that a kernel in the NULL stream waits for.
+    if (on.wire_stream <= wire::kStreamLegacy) on.caller.server->host_regions.push(on.caller);
+    return CUDA_ERROR_NOT_READY;
+  }
+  // The progress may be this stream's own, which came since it was looked at.
+  if (watched && stream_idle(*on.state)) return finished(on);
+  CUresult result = forward::cuStreamQuery(on.caller, on.stream());
+  if (result == CUDA_SUCCESS) note_stream_done(*on.caller.server, *on.state, work);
+  if (result != CUDA_ERROR_NOT_READY) return leave(on.caller, result);
+  on.state->asked.store(now, std::memory_order_relaxed);
+  if (CUresult error = watch(on)) return leave(on.caller, error);
+  return CUDA_ERROR_NOT_READY;
+}
+
+CUresult custom::cuStreamSynchronize(CUstream stream, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  if (in_host_callback()) return CUDA_ERROR_NOT_PERMITTED;
+  if (CUresult error = refuse_captured(on)) return error;
+  if (CUresult error = on.caller.server->captures.permit_unsafe_call()) return error;
+  return wait_for_stream(on);
+}
+
+CUresult custom::cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  EventState* state = find_event(event);
+  if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  if ((flags & ~unsigned(CU_EVENT_WAIT_EXTERNAL)) != 0) return CUDA_ERROR_INVALID_VALUE;
+  Captures& captures = on.caller.server->captures;
+  const bool stream_captures = on.state->capture.load(std::memory_order_relaxed) != 0;
+  // Becomes a node that waits for the event as it is when the graph is launched. As measured on driver 580.
+  const bool external = (flags & CU_EVENT_WAIT_EXTERNAL) != 0;
+  if (external && !stream_captures) return CUDA_ERROR_ILLEGAL_STATE;
+  uint64_t capture = external ? 0 : state->capture.load(std::memory_order_acquire);
+  // Waiting for completed work changes nothing.
+  if (capture == 0 && !stream_captures && event_done(*state)) return leave(on.caller, CUDA_SUCCESS);
+  // A foreign event may have been recorded outside of captures since, or never: then the server's driver judges.
+  bool unknown = false;
+  if (const NewestRecord newest = newest_record(*state); !external && (capture != 0 || stream_captures)) {
+    if (!newest.own && capture != 0 && !captures.is_active(capture)) capture = 0;
+    unknown = !newest.own && capture == 0;
+    const bool recorded = newest.own && newest.sequence != 0;
+    if (CUresult error = captures.permit_wait(*on.state, capture, recorded)) return error;
+  }
+  uint64_t sequence = 0;
+  CUresult result = forward::cuStreamWaitEvent(on.caller, on.stream(), event, flags, false, &sequence);
+  if (result == CUDA_SUCCESS && capture == 0 && !stream_captures)
+    on.caller.server->in_flight.note_join(on.caller, on.wire_stream, sequence);
+  // The server's driver also decides the result of a wait for the work of an ended capture.
+  unknown |= result == CUDA_SUCCESS && !captures.join(*on.state, capture);
+  if (result == CUDA_SUCCESS && (unknown || is_shared(*state))) result = await_verdict(on.caller);
+  result = leave(on.caller, result);
+  if (unknown && result) captures.invalidate(*on.state);
+  return result;
+}
+
+CUresult custom::cuStreamGetId(CUstream stream, unsigned long long* id, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (CUresult error = argument_first(on.error, id ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
+  *id = on.state->id;
+  return CUDA_SUCCESS;
+}
+
+CUresult custom::cuStreamGetFlags(CUstream stream, unsigned int* flags, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (CUresult error = argument_first(on.error, flags ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
+  *flags = on.state->flags;
+  return CUDA_SUCCESS;
+}
+
+CUresult custom::cuStreamGetPriority(CUstream stream, int* priority, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (CUresult error = argument_first(on.error, priority ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
+  *priority = on.state->priority.load(std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
+
+namespace {
+
+// Of the attributes that launches have, those that streams have too (cuda.h, CU_STREAM_ATTRIBUTE_*).
+bool is_of_streams(CUstreamAttrID attribute) {
+  switch (attribute) {
+    case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
+    case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
+    case CU_LAUNCH_ATTRIBUTE_PRIORITY:
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN: return true;
+    default: return false;
+  }
+}
+
+}  // namespace
+
+// Which values there are the server's driver alone knows, so it is waited for, but for a priority that the device has.
+CUresult custom::cuStreamSetAttribute(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value,
+                                      bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  if (!value || !is_of_streams(attribute)) return CUDA_ERROR_INVALID_VALUE;
+  const DeviceFacts& facts = *process()->devices[size_t(on.caller.state->device)].facts;
+  bool of_priority = attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY;
+  bool plain = of_priority && value->priority <= facts.stream_priority_least &&
+               value->priority >= facts.stream_priority_greatest;
+  CUresult result = forward::cuStreamSetAttribute(on.caller, stream, attribute, value, per_thread);
+  if (!result && plain) on.state->priority.store(value->priority, std::memory_order_relaxed);
+  if (result || plain) return leave(on.caller, result);
+  result = leave(on.caller, await_verdict(on.caller));
+  CUstreamAttrValue kept;
+  if (!result && of_priority && !forward::cuStreamGetAttribute(on.caller, stream, attribute, &kept, per_thread))
+    on.state->priority.store(kept.priority, std::memory_order_relaxed);  // it took another in the place of that one
+  return result;
+}
+
+CUresult custom::cuStreamCopyAttributes(CUstream to, CUstream from, bool per_thread) {
+  StreamCall on(to, per_thread), source(from, per_thread);
+  if (on.error || source.error) return on.error ? on.error : source.error;
+  CUresult result = forward::cuStreamCopyAttributes(on.caller, to, from, per_thread);
+  if (!result)
+    on.state->priority.store(source.state->priority.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  return leave(on.caller, result);
+}
+
+CUresult custom::cuStreamGetDevice(CUstream stream, CUdevice* device, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (CUresult error = argument_first(on.error, device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
+  *device = on.caller.state->device;
+  return CUDA_SUCCESS;
+}
+
+CUresult custom::cuStreamGetCtx(CUstream stream, CUcontext* context, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (CUresult error = argument_first(on.error, context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
+  *context = as_cuda(on.caller.state);
+  return CUDA_SUCCESS;
+}
+
+// Of a green context's stream the primary context and the green one. A caller that does not ask for one of them gets
+// the other (as measured on driver 580).
+CUresult custom::cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  const bool asks = context || green;
+  if (CUresult error = argument_first(on.error, asks ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
+  if (context) *context = as_cuda(on.caller.state->base);
+  if (green) *green = green_of(*on.caller.state);
+  return CUDA_SUCCESS;
+}
+
+CUresult custom::cuStreamGetGreenCtx(CUstream stream, CUgreenCtx* green) {
+  StreamCall on(stream, false);
+  if (CUresult error = argument_first(on.error, green ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
+  *green = green_of(*on.caller.state);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace gpuwire::client

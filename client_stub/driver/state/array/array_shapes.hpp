@@ -1,0 +1,47 @@
+// How large arrays and their elements are, asked of the server once for each array.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+
+#include "client_stub/driver/state/call/caller.hpp"
+#include "client_stub/driver/state/session/session_part.hpp"
+
+namespace gpuwire::client {
+
+struct ArrayShape {
+  size_t width = 0, height = 0, depth = 0;  // in elements; an extent that the array does not have is 1
+  size_t element_bytes = 0;                 // 0: a format whose elements are no single values
+
+  // Whether this many bytes, rows and slices from there lie inside.
+  bool holds(size_t x_bytes, size_t y, size_t z, size_t width_bytes, size_t rows, size_t slices) const noexcept;
+};
+
+// Those of one session. Any thread; one leaf lock.
+class ArrayShapes final : public SessionPart {
+ public:
+  explicit ArrayShapes(SessionParts& parts) noexcept : SessionPart(parts) {}
+
+  // That of a known handle. An error: the server's answer.
+  CUresult find(const Caller& caller, CUarray array, ArrayShape& shape);
+
+  void ended(SessionEnd) noexcept override {}      // a known value stays true
+  void after_fork_in_child() noexcept override {}  // nobody there asks
+
+ private:
+  static constexpr size_t kKeptMax = 4096;  // all are forgotten when there are more
+
+  std::mutex mutex_;
+  std::unordered_map<CUarray, ArrayShape> shapes_;  // handles are not used again for another array
+};
+
+// Whether this part of an array is inside it, for a copy that is not waited for: its caller gets the error at once (as
+// with driver 580), and no later call does. Only the server knows about elements that are no single values.
+CUresult check_in_array(const Caller& caller, CUarray array, size_t x_bytes, size_t y, size_t z, size_t width_bytes,
+                        size_t rows, size_t slices);
+
+}  // namespace gpuwire::client

@@ -1,0 +1,68 @@
+// Asynchronous copies to host memory whose bytes are still on their way: where the data of each CopyData notice go.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "client_stub/driver/state/copy/range_counts.hpp"
+#include "client_stub/driver/state/session/session_part.hpp"
+#include "client_stub/session/session.hpp"
+#include "client_stub/session/transfer_progress.hpp"
+
+namespace gpuwire::client {
+
+struct CopyDestination {
+  void* data = nullptr;  // must stay valid until the copy is done, as CUDA demands of the program
+  size_t bytes = 0;      // all of the copy; more is a fault of the server
+  // Pitched destinations: gets each piece with its offset in the packed data; `data` is then where the first row
+  // begins.
+  std::function<void(size_t offset, std::span<const std::byte> piece)> scatter;
+  size_t around_bytes = 0;                 // of pitched ones: from there to the end of the last row
+  std::shared_ptr<LongTransfer> transfer;  // lives as long as the copy is under way; may be null
+};
+
+// Any thread; one leaf lock.
+class PendingCopies final : public SessionPart {
+ public:
+  explicit PendingCopies(SessionParts& parts) noexcept : SessionPart(parts) {}
+
+  // Before the frame leaves: inside the `write` function of post(), whose `sequence` is set by then.
+  void expect(uint64_t sequence, CopyDestination destination);
+  // The frame was not sent after all.
+  void cancel(uint64_t sequence) noexcept;
+
+  // For a CopyData notice. A sink of 0 bytes: nobody expects it, or it does not fit.
+  BulkSink sink(uint64_t sequence, uint64_t offset, size_t bytes);
+  // The piece has been stored; `last`: the copy is over.
+  void stored(uint64_t sequence, bool last) noexcept;
+
+  // Is a copy into any of these bytes still in flight? Costs one atomic load when there is no copy, and logarithmic
+  // time in the number of copies. A pitched copy counts as touching the bytes between its rows, too.
+  bool touches(const void* data, size_t bytes) const noexcept;
+  // Is any copy at all?
+  bool any() const noexcept { return count_.load(std::memory_order_relaxed) != 0; }
+
+  // Lost: nothing arrives any more. Closed: a thread in the middle of reading still stores to these copies.
+  void ended(SessionEnd how) noexcept override;
+  void after_fork_in_child() noexcept override {}  // nobody there asks
+
+ private:
+  struct Copy {
+    CopyDestination destination;
+    std::function<void(size_t offset, std::span<const std::byte> piece)>
+        shifted;  // scatter from the offset of the piece being read
+  };
+  mutable std::mutex mutex_;
+  std::unordered_map<uint64_t, Copy> copies_;
+  RangeCounts ranges_;  // theirs
+  // copies_.size(), written under the lock. Relaxed: a thread that asks about its own earlier copy sees its own write,
+  // and of other threads' copies it can only know by synchronising with them.
+  std::atomic<size_t> count_{0};
+};
+
+}  // namespace gpuwire::client

@@ -1,0 +1,84 @@
+// The driver's answers about the occupancy of one function, by its settings.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "client_stub/driver/state/launch/occupancy_settings.hpp"
+
+namespace gpuwire::client {
+
+inline constexpr size_t kOccupancyAnswersMax = 512;  // kept per function; all are dropped when there are more
+inline constexpr size_t kOccupancyQuestionBytesMax = 2048;
+
+// The driver's answer to a question. The impossibility of a configuration is an answer, too: CUDA's libraries learn
+// from it how large clusters may be.
+struct OccupancyAnswer {
+  CUresult result = CUDA_SUCCESS;
+  uint64_t value = 0;  // 0 with an error
+
+  // Would the same question get this answer again?
+  bool stays() const noexcept {
+    return result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_CLUSTER_SIZE;
+  }
+};
+
+// Any thread; one leaf lock.
+class OccupancyAnswers {
+ public:
+  // False: not known; `state`, on that device, is then the argument for keep().
+  bool find(std::string_view question, int device, OccupancyAnswer& answer, OccupancyState& state) const {
+    std::lock_guard lock(mutex_);
+    state = settings_.state(device);
+    auto known = answers_.find(whole(state, question));
+    if (known == answers_.end()) return false;
+    answer = known->second;
+    return true;
+  }
+  // Unless something has been set since the question was put, or it does not stay.
+  void keep(std::string_view question, const OccupancyAnswer& answer, const OccupancyState& state) {
+    std::lock_guard lock(mutex_);
+    if (state.version == settings_.version()) add(question, answer, state);
+  }
+  // The answers in a state that the function may come to be in; a certain one.
+  void keep_prefetched(std::string_view question, const OccupancyAnswer& answer, const OccupancyState& state) {
+    std::lock_guard lock(mutex_);
+    add(question, answer, state);
+  }
+  // Something that the answers may depend on has been set.
+  void set(const OccupancySettings::Setting& setting) {
+    std::lock_guard lock(mutex_);
+    settings_.set(setting);
+  }
+  OccupancySettings settings() const {
+    std::lock_guard lock(mutex_);
+    return settings_;
+  }
+  // For a function that was made of another.
+  void begin_with(OccupancySettings settings) {
+    std::lock_guard lock(mutex_);
+    settings_ = std::move(settings);
+  }
+
+ private:
+  static std::string whole(const OccupancyState& state, std::string_view question) {
+    return state.key().append(1, '\0').append(question);
+  }
+  void add(std::string_view question, const OccupancyAnswer& answer, const OccupancyState& state) {
+    if (question.size() > kOccupancyQuestionBytesMax || !answer.stays()) return;
+    if (answers_.size() >= kOccupancyAnswersMax) answers_.clear();
+    answers_.insert_or_assign(whole(state, question), answer);
+  }
+
+  mutable std::mutex mutex_;
+  OccupancySettings settings_;
+  std::map<std::string, OccupancyAnswer, std::less<>> answers_;
+};
+
+}  // namespace gpuwire::client

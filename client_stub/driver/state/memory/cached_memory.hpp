@@ -1,0 +1,254 @@
+// Cached device memory: free memory that the client keeps for a moment. An allocation of the same size gets it at once.
+// It consists of blocks that the program has freed, and of prefetched blocks: for a program that allocates several
+// blocks of a size one after the other, and for the first allocations of its earlier runs.
+//
+// To the server's driver a cached block is allocated. The program must not notice it. An address in a cached block is
+// as unknown here as that of any freed block. A call that takes memory, or reports its amount, comes behind the release
+// of the blocks (`releases_cached_memory` in protocol/api, and here). A call that names such an address does so too:
+// the server's driver has to refuse it. Other sessions get the memory soon: a block without a use for kCachedTime is
+// released, and a block of earlier runs after kProfiledTime.
+//
+// The driver's cuMemFree waits for all work of its context, and its cuMemAlloc may. The program's work may depend on a
+// later action of the program, so both are sent only where the program itself calls one of them. Everywhere else blocks
+// are released by free_at_rest: the server frees them if there is no work to wait for, and reports the result; until
+// then the blocks *leave*, and belong to nobody. Memory of pools is freed in stream order, which waits for nothing.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "client_stub/driver/state/memory/prefetch_demand.hpp"
+#include "client_stub/driver/state/memory/cached_blocks.hpp"
+#include "client_stub/driver/state/memory/profiled_demand.hpp"
+#include "client_stub/driver/state/session/session_part.hpp"
+#include "protocol/threads/mutex.hpp"
+
+namespace gpuwire::client {
+
+class ServerSession;
+struct Caller;
+struct ContextState;
+
+// Any thread. `giving_` and `profiled_mutex_` are held while frames are sent. The bounds and keeping(), which are read
+// without them, change behind the frees. So a thread that reads from them that there is no block can rely on the
+// block's free being sent. A thread that searches for a block and finds none can rely on it after it has held
+// `giving_`. `mutex_` is a leaf.
+class CachedMemory final : public SessionPart {
+ public:
+  using Clock = CachedBlock::Clock;
+
+  // As the server counts on when others of the tenant wait for memory (kCachedMemoryWait, kMemoryShortage).
+  static constexpr std::chrono::milliseconds kCachedTime{200};
+  // Between two allocations a program that begins loads libraries. The server's kAheadHeld counts on it.
+  static constexpr std::chrono::milliseconds kProfiledTime{2000};
+  static constexpr uint64_t kBlockBytesMax = 32u << 20;
+  // Where GPUWIRE_KEPT_MEMORY does not say.
+  static constexpr uint64_t kBytesUsual = 64u << 20;
+
+  CachedMemory(ServerSession& session, SessionParts& parts) noexcept;
+  ~CachedMemory() override;
+
+  // --- for allocations and frees -----------------------------------------------------------------------------------
+
+  // A kept block becomes the program's again. False: there is none.
+  bool take(const Caller& caller, const BlockUse& use, CUdeviceptr* out);
+  // The server is about to be asked for an allocation that take() could not serve: first requests the allocations of
+  // earlier runs of the program, too. The answer to the program's own comes when those have arrived, so that the next
+  // allocation finds its block.
+  void misses(const Caller& caller, const BlockUse& use) noexcept {
+    if (bytes_max_ != 0 && !first_while_over_.load(std::memory_order_relaxed)) prefetch_profiled(caller, use);
+  }
+  // The server has allocated it: it may be asked for more of these ahead.
+  void missed(const Caller& caller, const BlockUse& use) noexcept {
+    if (bytes_max_ == 0) return;
+    note_new(caller, use);
+    prefetch(caller, use, true);
+  }
+  // cuMemFree of device memory. False: it is to be freed as ever; else `result` is the call's.
+  bool keep(const Caller& caller, const AddressRange& range, CUresult& result);
+  // cuMemFreeAsync of a pool's memory, in the order of this stream.
+  bool keep_in_order(const Caller& caller, const AddressRange& range, uint64_t wire_stream, CUresult& result);
+
+  bool any() const noexcept { return high_.load(std::memory_order_relaxed) != 0; }
+  // False: nothing is kept, and the frees of all that was are sent.
+  bool keeping() const noexcept { return next_poll_.load(std::memory_order_relaxed) != 0; }
+
+  // The plain memory of the program's device in cached blocks of at least kWholeBytes, in whole units: the amount that
+  // would become free on release. The driver has several smaller blocks in one unit.
+  static constexpr uint64_t kWholeBytes = 2u << 20;
+  uint64_t whole_bytes(int device) const noexcept;
+
+  // --- giving back -------------------------------------------------------------------------------------------------
+
+  // All of it, as far as that waits for no work. Memory of a stream that the program knows to be at rest goes back to
+  // the device, as natively by then.
+  void give_back(const Caller& caller) noexcept {
+    if (keeping()) [[unlikely]]
+      give_back_at_rest(caller, [](const CachedBlock&) { return true; });
+  }
+  // The same for memory that cannot be counted beside the driver's figures (whole_bytes()).
+  void give_back_but_whole(const Caller& caller) noexcept {
+    if (keeping()) [[unlikely]]
+      give_back_at_rest(caller, [](const CachedBlock& block) { return block.range.bytes < kWholeBytes; });
+  }
+  // The same for a call that repeats itself after it has found no memory (free_all): blocks of earlier runs stay.
+  void give_back_but_profiled(const Caller& caller) noexcept {
+    if (keeping()) [[unlikely]]
+      give_back_at_rest(caller, [](const CachedBlock& block) { return !block.known; });
+  }
+  // All of it, for a call that has found no memory. False: nothing has been kept for a while.
+  bool free_all(const Caller& caller) noexcept;
+  // Blocks in the order of streams: those of this stream, which ends; or all of them, since a stream begins to capture.
+  void give_back_of_stream(uint64_t wire_stream) noexcept;
+  void give_back_of_streams() noexcept;
+  // The context is about to end: pools get their lent blocks back. Then, when the context is marked dead, its blocks go
+  // with it.
+  void give_back_of(const ContextState& context) noexcept;
+  void forget(const ContextState& context) noexcept;
+  // Releases blocks that were unused for long. Returns the time until the next call is due. On the session's own
+  // thread.
+  std::chrono::nanoseconds poll(Clock::time_point now) noexcept;
+
+  // An address that a call names: a block there is freed first, so that the server's driver judges as ever. Where
+  // blocks were asked for ahead, the server may have put one there by now.
+  void scan_address(uint64_t address) noexcept {
+    if (asked_.load(std::memory_order_relaxed)) [[unlikely]]
+      await_asked(address);
+    if (may_hold(address)) [[unlikely]]
+      free_at(address);
+  }
+  // Possible addresses, such as the parameters of a kernel: blocks at these addresses are released first, as far as
+  // that waits for no work.
+  void scan_words(std::span<const std::byte> arguments) noexcept {
+    if (any()) [[unlikely]]
+      scan_closely(arguments);
+  }
+
+  // --- notices of the server, on the thread that reads the connection -----------------------------------------------
+
+  void freed_at_rest(uint64_t sequence, bool freed) noexcept;
+  void allocated_ahead(uint64_t sequence, std::span<const uint64_t> addresses) noexcept;
+
+  // --- the program's view of pools ----------------------------------------------------------------------------------
+
+  // The program reads the size of a pool, or its high-water mark. From now on cached blocks make no pool larger than
+  // natively: an allocation without a cached block comes behind all frees.
+  void pools_are_watched() noexcept { pools_watched_.store(true, std::memory_order_relaxed); }
+  // A device has another pool than it had: of which one allocations without a name are is no longer known.
+  void device_pool_changes() noexcept { device_pools_changed_.store(true, std::memory_order_relaxed); }
+  bool device_pools_changed() const noexcept { return device_pools_changed_.load(std::memory_order_relaxed); }
+  void nothing_found(const Caller& caller) noexcept {
+    if (pools_watched_.load(std::memory_order_relaxed) && keeping()) give_back_in_order(caller);
+  }
+
+  void ended(SessionEnd how) noexcept override;  // nothing can be sent; the addresses stay taken
+  void after_fork_in_child() noexcept override WITHOUT_LOCK_CHECK;
+
+  // A size (protocol/units); empty: kBytesUsual. An invalid size is reported on standard error, and no block is cached.
+  static uint64_t bytes_wanted(const char* text) noexcept;
+
+ private:
+  bool may_hold(uint64_t address) const noexcept {
+    return address >= low_.load(std::memory_order_relaxed) && address < high_.load(std::memory_order_relaxed);
+  }
+  bool usable(const Caller& caller, const AddressRange& range) const noexcept;
+  bool has_room(uint64_t bytes) noexcept;
+  // The session's server knows how to keep memory, and the context has all of its device.
+  bool possible(const Caller& caller) const noexcept;
+  // The frame in the place of cuMemFree. False: the memory cannot be kept just now.
+  bool await_rest(const Caller& caller) noexcept;
+  // Takes the range from the map and keeps it. False: it is not there any more. `result`: where it could not be kept,
+  // it has been freed.
+  bool put(const Caller& caller, const AddressRange& range, const BlockUse& use, CUresult& result);
+  bool insert(const CachedBlock& block, const ContextState& context) noexcept;
+  void begin_keeping() noexcept;
+
+  // --- ahead
+  struct Ask {
+    uint64_t sequence = 0;
+    uint64_t context = 0;         // handle
+    std::vector<uint64_t> sizes;  // of blocks, in bytes
+    bool known = false;           // as earlier runs of the program had them
+  };
+  void prefetch(const Caller& caller, const BlockUse& use, bool missed) noexcept;
+  uint32_t count_prefetched(const BlockUse& use, bool missed) REQUIRES(mutex_);
+  // There are places for so many more.
+  size_t prefetch_places() const noexcept REQUIRES(mutex_);
+  // But for those that are known.
+  uint64_t asked_bytes() const noexcept REQUIRES(mutex_);
+  // Null: of all.
+  size_t asked_blocks(const BlockUse* use) const noexcept REQUIRES(mutex_);
+  // Sizes, those on their way included.
+  std::vector<uint64_t> profiled_here(const Caller& caller) const REQUIRES(mutex_);
+  // Leaves as many of the sizes, from the first on, as there is room for, also beside blocks that leave.
+  void fit_profiled(std::vector<uint64_t>& sizes) const noexcept REQUIRES(mutex_);
+  // Called by a `post` of the frame, under the send lock; the reply may come as soon as that is given up.
+  void note_asked(Ask& ask);
+  void prefetch_profiled(const Caller& caller, const BlockUse& use) noexcept;
+  // The program has a block now that was none of its own before.
+  void note_new(const Caller& caller, const BlockUse& use) noexcept;
+  void insert_prefetched(const Ask& ask, uint64_t bytes, uint64_t address) noexcept;
+
+  // --- giving back
+  void give_back_at_rest(const Caller& caller, bool (*choose)(const CachedBlock&)) noexcept;
+  void give_back_in_order(const Caller& caller) noexcept;
+  bool may_wait() noexcept;
+  void await_asked(uint64_t address) noexcept;
+  void free_at(uint64_t address) noexcept;
+  void scan_closely(std::span<const std::byte> arguments) noexcept;
+  // Waits until the frees of blocks that can no longer be found are sent.
+  void await_sends() noexcept;
+  // Waits until the server has answered everything in flight. Only where a call of the program may wait.
+  void await_answers() noexcept;
+  // Streams with kept memory that are at rest, as far as the program knows.
+  std::vector<BlockUse> rested_streams();
+  void synchronise(const Caller& caller, const std::vector<BlockUse>& streams) noexcept;
+  // Takes the chosen blocks out, except leaving ones, and sends their frees.
+  template <class Choose>
+  void give_back_if(Choose&& choose) noexcept;
+  // Under giving_.
+  template <class Choose>
+  void send_back(Choose&& choose) noexcept;
+  // Under giving_. The chosen blocks of plain memory leave.
+  template <class Choose>
+  void send_at_rest(Choose&& choose) noexcept;
+  CUresult send_free(const CachedBlock& block) noexcept;
+  void note_bounds() noexcept REQUIRES(mutex_);
+
+  ServerSession& session_;
+  const uint64_t bytes_max_;
+  std::mutex profiled_mutex_;
+  ProfiledDemand known_;
+  std::mutex giving_;
+  mutable Mutex mutex_;
+  CachedBlocks blocks_ GUARDED_BY(mutex_);
+  PrefetchDemand demand_ GUARDED_BY(mutex_);
+  // allocate_ahead and allocate_known that no answer has come to; few.
+  std::vector<Ask> asks_ GUARDED_BY(mutex_);
+  // The first byte of the blocks whose frees are being sent, and the byte behind their last; 0: there are none.
+  uint64_t sending_low_ GUARDED_BY(mutex_) = 0, sending_high_ GUARDED_BY(mutex_) = 0;
+  // The server was told that memory may be kept. Written with giving_ held, too.
+  bool keeping_ GUARDED_BY(mutex_) = false;
+
+  // Bounds of all blocks, and of those whose frees are being sent. Written under the lock. Relaxed: a thread that names
+  // an address of a cached block has synchronised with the thread that freed it.
+  std::atomic<uint64_t> low_{0}, high_{0};
+  // The time of the next check of the blocks, of Clock; 0: not keeping_. Written under mutex_. Relaxed: a thread that
+  // has cached or freed a block before another thread's call has synchronised with that call.
+  std::atomic<Clock::rep> next_poll_{0};
+  // Whether asks_ has any. Written under mutex_; relaxed, as the bounds.
+  std::atomic<bool> asked_{false};
+  // known_.over(). Set once. Relaxed: a thread that does not see it yet asks known_.
+  std::atomic<bool> first_while_over_{false};
+  // Set once, by a call whose effect on others the program has to order itself: relaxed.
+  std::atomic<bool> pools_watched_{false}, device_pools_changed_{false};
+};
+
+}  // namespace gpuwire::client

@@ -1,0 +1,44 @@
+// Calls that give memory up: cuMemFree, cuMemFreeHost, cuMemHostUnregister, cuArrayDestroy, cuMipmappedArrayDestroy.
+// Natively they return when all work of the context has ended (measured on driver 580), and programs take it for done.
+#include "client/forward.hpp"
+#include "client_stub/driver/state/context/context.hpp"
+#include "client_stub/driver/state/session/server_session.hpp"
+#include "client_stub/driver/state/copy/memory_in_flight.hpp"
+#include "client_stub/driver/state/host_memory/host_regions.hpp"
+#include "client_stub/driver/state/managed_memory/managed_memory.hpp"
+#include "client_stub/driver/state/stream/capture.hpp"
+#include "client_stub/driver/state/stream/host_callbacks.hpp"
+
+namespace gpuwire::client {
+namespace {
+
+// May work under way write to memory of the program, or call it, or stand until the program acts? In the last case
+// other threads' calls must get through meanwhile.
+bool concerns_program(ServerSession& server, const ContextState& context) noexcept {
+  if (server.managed_memory.any() || server.in_flight.any_writes() || server.host_callbacks.any_to_come() ||
+      server.in_flight.standing() != Awaits::nothing)
+    return true;
+  return server.host_regions.any() && host_writes_under_way(context);
+}
+
+}  // namespace
+
+CUresult await_work(const Caller& caller, GivenUp what) noexcept {
+  // The rules of captures have been checked before. Beside captures that permit the call, a wait for the context would
+  // end them.
+  if (!caller.state || context_idle(*caller.state) || caller.server->captures.any() || in_host_callback())
+    return CUDA_SUCCESS;
+  ContextState& context = *caller.state;
+  if (what == GivenUp::at_server && !concerns_program(*caller.server, context)) {
+    // The frame waits at the server: a question about earlier work is answered behind it, and not from older state.
+    caller.server->note_progress();
+    return CUDA_SUCCESS;
+  }
+  const uint64_t up_to = context.work.load(std::memory_order_relaxed);
+  caller.server->host_regions.push_known(caller);  // a kernel may be waiting for a write of the program
+  const CUresult result = forward::cuCtxSynchronize(caller);
+  if (result == CUDA_SUCCESS) note_context_done(context, up_to);
+  return result;
+}
+
+}  // namespace gpuwire::client

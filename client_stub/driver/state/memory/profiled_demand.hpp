@@ -1,0 +1,46 @@
+// When the blocks that earlier runs of the program have allocated are asked for: with the first block that it
+// allocates on a device, and again when it goes on as they did and has none of them left. cached_memory.hpp has the
+// rules.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "client_stub/driver/state/memory/cached_blocks.hpp"
+#include "client_stub/driver/state/warm_start/profiled_allocations.hpp"
+
+namespace gpuwire::client {
+
+// One thread at a time. Operations on the file may throw std::bad_alloc; failures of the file itself are ignored.
+class ProfiledDemand {
+ public:
+  using Clock = CachedBlock::Clock;
+
+  // The time since the program's first allocation. Later allocations are neither recorded nor requested.
+  static constexpr std::chrono::seconds kFirstWhile{10};
+  static constexpr unsigned kAsksMax = 8;  // for one device
+
+  // The program is about to allocate a block on the device which is not here. Gives the sizes of the others that are to
+  // be asked for. `here`: those of blocks that have come, or are on their way.
+  std::vector<uint64_t> missed(int device, uint64_t bytes, const std::vector<uint64_t>& here, Clock::time_point now);
+  // The program has allocated a block that it did not allocate before.
+  void allocated(int device, uint64_t bytes, Clock::time_point now);
+  // The recording period is over: later reports have no effect.
+  bool over() const noexcept { return over_; }
+  // The program ends: unused entries are forgotten.
+  void ended();
+
+ private:
+  // Null: the first while is over.
+  ProfiledAllocations* known(Clock::time_point now);
+
+  std::optional<ProfiledAllocations> known_;  // once the program allocates
+  Clock::time_point until_;
+  bool over_ = false;
+  std::map<int, unsigned> asks_;  // by device
+};
+
+}  // namespace gpuwire::client

@@ -1,0 +1,71 @@
+// The times of a session's work on the GPU: requested when the session begins, sent by its server in notices, written
+// into the profile.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client_stub/driver/state/session/session_part.hpp"
+#include "schema/session.capnp.h"
+
+namespace gpuwire::client {
+
+class Session;
+class ServerSession;
+
+// The offset of the server's clock: the value to add to its times.
+struct ClockOffset {
+  int64_t ns = 0;
+  uint64_t error_ns = 0;  // it may be wrong by as much
+};
+// From one reading of the server's clock, which lies between two of ours. If both seem to be one clock, nothing has to
+// be added.
+ClockOffset clock_offset(uint64_t before_ns, uint64_t server_ns, uint64_t after_ns, bool same_machine) noexcept;
+
+class GpuSpans final : public SessionPart {
+ public:
+  // Bounds of the memory that a server may make us use.
+  static constexpr size_t kNamesMax = 64 * 1024;
+  static constexpr size_t kNamesBytesMax = 32 << 20;
+  static constexpr size_t kNameBytesMax = 4096;
+  static constexpr size_t kTracksMax = 16 * 1024;  // streams; the spans of more are written into one track
+  // A span cannot end later than now, except for the clocks' difference.
+  static constexpr uint64_t kAheadNsMax = 60'000'000'000;
+
+  GpuSpans(ServerSession& session, SessionParts& parts) noexcept : SessionPart(parts), session_(session) {}
+
+  // If a profile is being written: before the session's first call. Some round trips.
+  void begin() noexcept;
+  // The program ends, and the session still lives: takes the remaining spans. Some round trips.
+  void finish() noexcept;
+
+  // A notice; on the thread that reads the connection. Invalid parts are left out.
+  void told(const schema::ProfileSpans::Reader& spans);
+
+  void ended(SessionEnd) noexcept override {}
+  // The child has no session, and reads none.
+  void after_fork_in_child() noexcept override {}
+
+ private:
+  using Track = std::pair<uint32_t, uint64_t>;  // context, stream
+
+  bool read_clock(Session& connection, ClockOffset& best, unsigned looks) noexcept;
+  void take_names(const schema::ProfileSpans::Reader& spans);
+  void write(const schema::ProfileSpan::Reader& span, uint64_t now_ns);
+  void write_method(const std::string& name);
+  size_t track_of(const Track& track);
+  void write_totals(const char* what, uint64_t timed, uint64_t dropped, uint64_t gpu_error_ns) noexcept;
+
+  ServerSession& session_;
+  bool wanted_ = false;  // set by begin(), before there can be notices
+  ClockOffset offset_;   // likewise
+  // On the reading thread; the role changes between threads, one at a time, with a lock between them.
+  std::vector<std::string> names_;
+  size_t name_bytes_ = 0;
+  std::map<Track, size_t> tracks_;
+};
+
+}  // namespace gpuwire::client

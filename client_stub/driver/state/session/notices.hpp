@@ -1,0 +1,40 @@
+// What the server tells unasked.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "client_stub/driver/state/session/session_part.hpp"
+#include "client_stub/session/session.hpp"
+
+namespace gpuwire::client {
+
+class ServerSession;
+
+// To one session. Runs on whichever thread reads the connection; takes only leaf locks.
+class Notices final : public NoticeHandler {
+ public:
+  Notices(ServerSession& session, SessionParts& parts) noexcept : session_(session), parts_(parts) {}
+
+  void notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message) override;
+  BulkSink bulk_for(wire::NoticeOrdinal ordinal, capnp::MessageReader& message, size_t bulk_bytes) override;
+  void bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& message,
+                   std::span<const std::byte> text) override;
+  void ended(CUresult result, std::string_view reason) override;
+  std::chrono::nanoseconds upkeep(std::chrono::steady_clock::time_point now) noexcept override;
+
+ private:
+  ServerSession& session_;
+  SessionParts& parts_;  // told when the session breaks off
+  // The notice's bulk has been stored, or there was no place for it. Throws: the copy is said to have gone well, and
+  // not all of its bytes have come.
+  void copy_came(uint64_t sequence, uint64_t offset, bool last, bool well);
+
+  std::vector<std::byte> text_;                    // the bulk of an output notice
+  uint64_t copied_bytes_ = 0;                      // of the copy_data notice in hand: those that have a place
+  std::unordered_map<uint64_t, uint64_t> copied_;  // of copies that come in several pieces: how much has come, by frame
+};
+
+}  // namespace gpuwire::client

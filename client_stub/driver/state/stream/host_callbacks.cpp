@@ -1,0 +1,245 @@
+#include "client_stub/driver/state/stream/host_callbacks.hpp"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <new>
+
+#include "client/session_sends.hpp"
+#include "client_stub/driver/state/call/caller.hpp"
+#include "client_stub/driver/state/context/context.hpp"
+#include "client_stub/driver/process/process.hpp"
+#include "client_stub/driver/state/session/server_session.hpp"
+#include "client_stub/driver/state/graph/graph_memory.hpp"
+#include "client_stub/driver/state/host_memory/host_regions.hpp"
+#include "client_stub/driver/state/managed_memory/managed_memory.hpp"
+#include "client_stub/driver/state/stream/capture.hpp"
+#include "client_stub/driver/state/copy/memory_in_flight.hpp"
+#include "client_stub/driver/state/graph/graph_records.hpp"
+#include "protocol/wire/handle.hpp"
+#include "schema/session.capnp.h"
+
+namespace gpuwire::client {
+
+bool in_host_callback() noexcept {
+  ThreadState* thread = thread_state();
+  return thread && thread->in_callback;
+}
+
+uint64_t HostCallbacks::add(const HostCallback& callback) noexcept {
+  try {
+    std::lock_guard lock(mutex_);
+    uint64_t number = next_++;
+    callbacks_.emplace(number, callback);
+    count_added(callback);
+    if (!thread_.joinable()) {
+      // The program's signals are for the program's threads.
+      sigset_t all, before;
+      sigfillset(&all);
+      pthread_sigmask(SIG_SETMASK, &all, &before);
+      try {
+        thread_ = std::thread([this] { run(); });
+      } catch (...) {
+        callbacks_.erase(number);
+        count_finished(callback);
+        number = 0;
+      }
+      pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    }
+    return number;
+  } catch (...) {
+    return 0;
+  }
+}
+
+void HostCallbacks::remove(uint64_t number) noexcept {
+  std::lock_guard lock(mutex_);
+  auto found = callbacks_.find(number);
+  if (found == callbacks_.end()) return;
+  count_finished(found->second);
+  callbacks_.erase(found);
+}
+
+void HostCallbacks::count_added(const HostCallback& callback) noexcept {
+  if (callback.repeats) return;
+  if (callback.source) ++reading_;
+  ++unfinished_;
+}
+
+void HostCallbacks::count_finished(const HostCallback& callback) noexcept {
+  if (callback.repeats) return;
+  if (callback.source) --reading_;
+  if (callback.sequence != 0) standing_.erase({callback.wire_stream, callback.sequence});
+  if (--unfinished_ == 0) finished_.notify_all();
+}
+
+void HostCallbacks::await_none() noexcept {
+  std::unique_lock lock(mutex_);
+  finished_.wait_for(lock, kAwaitedMax, [this] { return over_ || !any_to_come(); });
+}
+
+void HostCallbacks::sent(uint64_t number, uint64_t wire_stream, uint64_t sequence) noexcept {
+  std::lock_guard lock(mutex_);
+  if (auto found = callbacks_.find(number); found != callbacks_.end()) {
+    HostCallback& callback = found->second;
+    callback.sent = true;
+    if (!callback.repeats && wire_stream > wire::kStreamLegacy) try {
+        standing_.emplace(wire_stream, sequence);
+        callback.wire_stream = wire_stream;
+        callback.sequence = sequence;
+      } catch (const std::bad_alloc&) {}  // the server is asked
+  }
+  if (lost_) notify_lost();
+}
+
+bool HostCallbacks::any_before(uint64_t wire_stream, uint64_t sequence) const noexcept {
+  std::lock_guard lock(mutex_);
+  auto oldest = standing_.lower_bound({wire_stream, 0});
+  return oldest != standing_.end() && oldest->first == wire_stream && oldest->second <= sequence;
+}
+
+void HostCallbacks::ended(SessionEnd how) noexcept {
+  std::lock_guard lock(mutex_);
+  over_ = true;
+  standing_.clear();
+  lost_ = how == SessionEnd::lost;
+  finished_.notify_all();
+  if (lost_) notify_lost();
+}
+
+void HostCallbacks::notify_lost() noexcept {
+  const CUresult why = session_.connection().state();
+  const size_t before = due_.size();
+  try {
+    for (const auto& [number, callback] : callbacks_) {
+      if (callback.stream_callback && callback.sent) due_.push_back({number, why});
+    }
+  } catch (...) {
+    // Without memory some are not notified.
+  }
+  // In the order of their calls. One that stands there already is found no more when its second turn comes.
+  std::sort(due_.begin() + long(before), due_.end(),
+            [](const Due& one, const Due& other) { return one.number < other.number; });
+  arrived_.notify_one();
+}
+
+bool HostCallbacks::find(uint64_t number, HostCallback& callback) const noexcept {
+  std::lock_guard lock(mutex_);
+  auto found = callbacks_.find(number);
+  if (found == callbacks_.end()) return false;
+  callback = found->second;
+  return true;
+}
+
+bool HostCallbacks::reached(uint64_t number, CUresult status) noexcept {
+  try {
+    std::lock_guard lock(mutex_);
+    if (!callbacks_.contains(number)) return false;
+    due_.push_back({number, status});
+    arrived_.notify_one();
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+void HostCallbacks::run() noexcept {
+  pthread_setname_np(pthread_self(), "gpuwire-host-fn");
+  // The program's function may touch managed memory: a fault while its signal is blocked would end the process.
+  sigset_t faults;
+  sigemptyset(&faults);
+  sigaddset(&faults, SIGSEGV);
+  pthread_sigmask(SIG_UNBLOCK, &faults, nullptr);
+  if (ThreadState* thread = thread_state()) thread->in_callback = true;
+  Session::Answering answering;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    arrived_.wait(lock, [this] { return stopping_ || !due_.empty(); });
+    if (stopping_) return;
+    Due due = due_.front();
+    due_.pop_front();
+    auto found = callbacks_.find(due.number);
+    if (found == callbacks_.end()) continue;
+    HostCallback callback = found->second;
+    if (!callback.repeats) callbacks_.erase(found);
+    lock.unlock();
+    // A host function is not called after a fault of its context, a stream callback is, with the error (CUDA driver
+    // API).
+    if (callback.stream_callback) {
+      callback.stream_callback(callback.stream, due.status, callback.user_data);
+    } else if (due.status == CUDA_SUCCESS && callback.host_function) {
+      callback.host_function(callback.user_data);
+    }
+    if (process()) {
+      const Caller caller = session_.own_caller();
+      if (callback.source) {
+        if (due.status == CUDA_SUCCESS) session_.graph_memory.push(caller, callback.source->ranges);
+      } else {
+        // The work behind the function in its stream finds the function's writes.
+        session_.host_regions.push(caller);
+        session_.managed_memory.hand_over();
+        session_.graph_memory.push_launched(caller);
+      }
+      send::post_host_function_done(*caller.session, 0, {.callback = due.number});
+      caller.session->flush();
+    }
+    lock.lock();
+    count_finished(callback);
+    lock.unlock();
+    callback.source.reset();  // the last of a block ends outside the lock
+    lock.lock();
+  }
+}
+
+void HostCallbacks::stop() noexcept {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  arrived_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+void HostCallbacks::after_fork_in_child() noexcept {
+  new (&mutex_) std::mutex;
+  new (&arrived_) std::condition_variable;
+  new (&finished_) std::condition_variable;
+  new (&due_) std::deque<Due>;
+}
+
+CUresult send_host_callback(HostCallback callback, bool per_thread) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  CUresult error;
+  uint64_t wire_stream = resolve_stream(caller, callback.stream, per_thread, error);
+  if (error) return error;
+  const StreamState* state = find_stream(caller.state, wire_stream);
+  callback.repeats = state && state->capture.load(std::memory_order_relaxed) != 0;
+  // Graphs have host functions, but no stream callbacks.
+  if (callback.repeats && callback.stream_callback) {
+    caller.server->captures.invalidate(*state);
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  if ((error = before_work(caller))) return error;
+  uint64_t number = caller.server->host_callbacks.add(callback);
+  if (number == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  const uint8_t kind = callback.stream_callback ? 1 : 0;
+  uint64_t sequence = 0;
+  error = send::post_host_function(*caller.session, caller.context,
+                                   {.stream = wire_stream, .callback = number, .kind = kind}, &sequence);
+  if (error) {
+    caller.server->host_callbacks.remove(number);
+    return leave(caller, error);
+  }
+  caller.server->host_callbacks.sent(number, wire_stream, sequence);
+  note_stream_work(caller, wire_stream, sequence);
+  if (callback.repeats) {
+    caller.server->graph_records.note_awaits(state->capture.load(std::memory_order_relaxed), Awaits::functions);
+  } else {
+    caller.server->in_flight.note_standing(caller, wire_stream, sequence, Awaits::callbacks);
+  }
+  return leave(caller, CUDA_SUCCESS);
+}
+
+}  // namespace gpuwire::client
