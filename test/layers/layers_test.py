@@ -113,8 +113,31 @@ class Layers(unittest.TestCase):
         self.assertEqual(wrong_with("server/gate/page", "server/worker"), "is not below it")
         self.assertEqual(wrong_with("server/ledger/broker", "server/ledger/worker"), "does not run in: broker")
         self.assertEqual(wrong_with("server/ledger/worker", "server/ledger/broker"), "is not below it")
+        self.assertEqual(wrong_with("client_stub/driver/state", "client_stub/driver/calls"), "is not below it")
+        self.assertEqual(wrong_with("client_stub/driver/process", "client_stub/driver/state"), "is not below it")
+        self.assertIsNone(wrong_with("client_stub/driver/calls", "client_stub/driver/process"))
+        self.assertEqual(declared("client_stub/driver/state/copy"), "client_stub/driver/state")
         self.assertEqual(declared("server/broker/session"), "server/broker")
         self.assertEqual(declared("server/gate/page"), "server/gate/page")
+
+
+# The generated declarations of the hand-written calls, and the uses of one.
+CALLS = re.compile(r'#include "client/custom\.hpp"|\bcustom::cu[A-Z]')
+
+
+class Calls(unittest.TestCase):
+    def test_what_calls_of_the_stub_stand_on_makes_no_such_call(self):
+        wrong = []
+        for folder, path in sources(ROOT):
+            if declared(folder) not in ("client_stub/driver/state", "client_stub/driver/process"):
+                continue
+            with open(path, encoding="utf-8") as file:
+                wrong += [f"{os.path.relpath(path, ROOT)}: {use[0]}" for use in CALLS.finditer(file.read())]
+        self.assertEqual(wrong, [], "the calls stand above state and process")
+
+    def test_the_look_for_calls_finds_them(self):
+        for text in ('#include "client/custom.hpp"', "static_cast<void>(custom::cuCtxSynchronize());"):
+            self.assertRegex(text, CALLS)
 
 
 # A code out of a message, made a CUresult without a look at it.
