@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 #include "protocol/tls/openssl.hpp"
 #include "server/base/owned_descriptor.hpp"
 #include "server/identity/server_identity.hpp"
+#include "server/identity/tenant_choice.hpp"
 
 namespace gpuwire::server {
 
