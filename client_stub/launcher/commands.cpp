@@ -44,6 +44,7 @@ constexpr Shipped kShipped[] = {
     {"login", Package::server, ""},
     {"web", Package::server, ""},
     {"keeper", Package::server, ""},
+    {"suspender", Package::server, ""},
 };
 
 // The name that people try first.

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <sys/socket.h>
 
 namespace gpuwire::server {
 namespace {
@@ -273,11 +274,19 @@ constexpr const char* kRdmaCalls[] = {
     "epoll_pwait2",
 };
 
+// The additional rights of the suspender, whose driver speaks with the processes that it moves.
+constexpr const char* kSuspenderCalls[] = {
+    "connect", "bind", "listen", "accept4", "epoll_create1", "epoll_ctl", "epoll_wait",
+};
+
 constexpr uint64_t kWholeArgument = ~uint64_t{0};
 
 // A message may have no address, so it goes to the socket's peer: an address in sendto could name any socket of the
 // machine, such as the journal's or the system log's.
 constexpr ArgumentRule kSendingRules[] = {{"sendto", 4, kWholeArgument, 0}};
+
+// The suspender's sockets are Unix sockets.
+constexpr ArgumentRule kSuspenderRules[] = {{"sendto", 4, kWholeArgument, 0}, {"socket", 0, kWholeArgument, AF_UNIX}};
 
 constexpr const char *kWorkerUser = "the server's, without capabilities; with `worker_users` a real user of its own",
                      *kWorkerFiles =
@@ -334,6 +343,15 @@ const ProcessRights kRights[] = {
      .calls = kWorkerCalls,
      .more_calls = kRdmaCalls,
      .rules = kSendingRules},
+    {.kind = ProcessKind::suspender,
+     .name = "suspender",
+     .user = "the server's, without capabilities; with `worker_users` root's, with them",
+     .files = "libraries and the driver's files, what the machine says of itself and of other processes",
+     .sockets = "the broker's; Unix sockets, by which the driver reaches the workers' processes",
+     .limits = "no core file",
+     .calls = kWorkerCalls,
+     .more_calls = kSuspenderCalls,
+     .rules = kSuspenderRules},
 };
 
 }  // namespace

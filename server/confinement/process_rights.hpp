@@ -1,4 +1,4 @@
-// One table with the rights of each kind of process that communicates with clients. The filters and the table of
+// One table with the rights of each kind of confined process of a server. The filters and the table of
 // docs/security.md are made from it. A test tries all other calls in a process of each kind.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace gpuwire::server {
 
-enum class ProcessKind : uint8_t { login, web, web_tls, worker, rdma_worker };
+enum class ProcessKind : uint8_t { login, web, web_tls, worker, rdma_worker, suspender };
 
 struct ProcessRights {
   ProcessKind kind;

@@ -104,6 +104,7 @@ struct OneOf {
 };
 constexpr OneOf<StopKind> kStopKind{kStopKinds, "a stop of kind"};
 constexpr OneOf<EndCause> kEndCause{kEndCauses, "an end of cause"};
+constexpr OneOf<MoveResult> kMoveResult{kMoveResults, "a move of result"};
 
 // A descriptor is sent as its index among those of the packet, counted from 1. A missing descriptor is empty: a process
 // without free descriptors receives messages without them.
@@ -353,6 +354,17 @@ void fields(auto& io, Hello& hello) {
   FIELD(kPlain, Version, hello.version);
   FIELD(kKeeperKey, Key, hello.key);
 }
+void fields(auto& io, Move& move) {
+  FIELD(kPlain, Order, move.order);
+  FIELD(kPlain, ProcessId, move.process_id);
+  FIELD(kPlain, Resume, move.resume);
+  FIELD(kPlace, Process, move.process);
+}
+void fields(auto& io, Moved& moved) {
+  FIELD(kPlain, Order, moved.order);
+  FIELD(kMoveResult, Result, moved.result);
+  FIELD(kText, Why, moved.why);
+}
 void fields(auto& io, Rewrite& rewrite) {
   FIELD(kEntryName, Name, rewrite.name);
   FIELD(kEntryText, Text, rewrite.text);
@@ -399,6 +411,9 @@ void travel(auto& io, Give&) { NOTHING(Give); }
 void travel(auto& io, Entry& entry) { PART(Entry, entry.entry); }
 void travel(auto& io, Given& given) { FIELD(kPlain, Given, given.count); }
 void travel(auto& io, Told& told) { PART(Told, told); }
+void travel(auto& io, Move& move) { PART(Move, move); }
+void travel(auto& io, SuspenderReady& ready) { FIELD(kText, SuspenderReady, ready.why); }
+void travel(auto& io, Moved& moved) { PART(Moved, moved); }
 
 #undef FIELD
 #undef PART
@@ -411,18 +426,20 @@ void travel(auto& io, Told& told) { PART(Told, told); }
 bool may_send(Speaker speaker, Kind kind) {
   switch (speaker) {
     case Speaker::worker: return kind <= schema::Message::RESUME_REFUSED;
-    // For all three other processes; each has its own channel, so none receives another's message.
+    // For all other processes; each has its own channel, so none receives another's message.
     case Speaker::broker:
       return (kind >= schema::Message::SERVE && kind <= schema::Message::REFUSED) ||
-             (kind >= schema::Message::HELLO && kind <= schema::Message::GIVE) || kind == schema::Message::TOLD;
+             (kind >= schema::Message::HELLO && kind <= schema::Message::GIVE) || kind == schema::Message::TOLD ||
+             kind == schema::Message::MOVE;
     case Speaker::auth_server: return kind >= schema::Message::IDENTITY_READ && kind <= schema::Message::TURNED_AWAY;
     case Speaker::keeper: return kind == schema::Message::ENTRY || kind == schema::Message::GIVEN;
+    case Speaker::suspender: return kind == schema::Message::SUSPENDER_READY || kind == schema::Message::MOVED;
   }
   return false;
 }
 
 // The alternatives of Message are in the order of the union.
-static_assert(std::variant_size_v<Message> == size_t(schema::Message::TOLD) + 1);
+static_assert(std::variant_size_v<Message> == size_t(schema::Message::MOVED) + 1);
 
 template <size_t... kIndexes>
 std::optional<Message> read(In<schema::Message::Reader> io, std::index_sequence<kIndexes...>) {

@@ -16,7 +16,7 @@
 namespace gpuwire::server::ipc {
 
 // The sender of a message. A process may send only its own messages.
-enum class Speaker : uint8_t { worker, broker, auth_server, keeper };
+enum class Speaker : uint8_t { worker, broker, auth_server, keeper, suspender };
 
 struct Packet {
   kj::Array<capnp::word> words;

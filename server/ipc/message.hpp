@@ -201,11 +201,34 @@ struct Told {
   bool last = false;
 };
 
+// --- suspension
+
+// The outcome of a move. refused: nothing has changed, and the process runs on. no_room: the device has too little free
+// memory; the contents stay with the host. lost: the process cannot run on. gone: it has ended.
+enum class MoveResult : uint8_t { done, refused, no_room, lost, gone };
+inline constexpr size_t kMoveResults = 5;
+
+// The broker, to the suspender, and its answers.
+struct Move {
+  uint64_t order = 0;
+  uint32_t process_id = 0;
+  bool resume = false;
+  OwnedDescriptor process;
+};
+struct SuspenderReady {
+  std::string why;
+};
+struct Moved {
+  uint64_t order = 0;
+  MoveResult result = MoveResult::lost;
+  std::string why;
+};
+
 // In the order of the schema's union.
 using Message = std::variant<Ready, Failed, Begun, Ended, Note, Share, Claim, Withdraw, MemoryWanted, Detached,
                              Attached, ResumeRefused, Serve, Stop, Warn, Answer, Attach, Adopted, Unattended, Identity,
                              Arrival, Queued, Admitted, Refused, IdentityRead, Login, Gone, Passed, TurnedAway, Hello,
-                             Grace, Put, Rewrite, Remove, Give, Entry, Given, Told>;
+                             Grace, Put, Rewrite, Remove, Give, Entry, Given, Told, Move, SuspenderReady, Moved>;
 
 // For std::visit: a function for each kind that counts, and [](auto&) {} for the others.
 template <class... Cases>

@@ -3,9 +3,9 @@
 # words of one segment, and beside them the descriptors that it refers to. message.hpp has the same in C++; codec.cpp
 # turns one into the other and checks what comes from outside.
 #
-# The broker exchanges messages with each worker, with the login process ("auth server") and with the keeper. While
-# there is no broker, the keeper takes its place for workers. The union is in the order of the senders; a message of
-# another sender is refused (codec.cpp, speakers_of).
+# The broker exchanges messages with each worker, with the login process ("auth server"), with the keeper and with the
+# suspender. While there is no broker, the keeper takes its place for workers. The union is in the order of the senders;
+# a message of another sender is refused (codec.cpp, speakers_of).
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("gpuwire::server::ipc_schema");
@@ -65,6 +65,13 @@ struct Message {
 
     # The broker, to the auth server.
     told @37 :Told;                 # the answer to a login with a query, in parts
+
+    # The broker, to the suspender.
+    move @38 :Move;                 # one worker process's device memory; answered by `moved`, one after the other
+
+    # The suspender, to the broker.
+    suspenderReady @39 :Text;       # first of all; not empty: why it can move nothing
+    moved @40 :Moved;
   }
 }
 
@@ -226,6 +233,19 @@ struct TurnedAway {
   tenant @3 :Text;                  # as far as it was known
   credential @4 :Text;
   untold @5 :UInt32;                # further ones that were not reported
+}
+
+struct Move {
+  order @0 :UInt64;
+  processId @1 :UInt32;
+  resume @2 :Bool;                  # false: to the host; true: back to the device
+  process @3 :Place;                # a pidfd of the process: shows that the number still is its
+}
+
+struct Moved {
+  order @0 :UInt64;
+  result @1 :UInt8;                 # MoveResult
+  why @2 :Text;                     # with every result but `done`
 }
 
 struct Hello {

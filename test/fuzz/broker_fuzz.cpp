@@ -46,7 +46,8 @@ void ask(std::string_view line) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   std::string text(reinterpret_cast<const char*>(data + 1), size - 1);
-  for (auto speaker : {ipc::Speaker::worker, ipc::Speaker::broker, ipc::Speaker::auth_server, ipc::Speaker::keeper})
+  for (auto speaker : {ipc::Speaker::worker, ipc::Speaker::broker, ipc::Speaker::auth_server, ipc::Speaker::keeper,
+                       ipc::Speaker::suspender})
     decode_message(text, speaker);
   ask(text);
   if (http_answer(text, [] { return std::string("metrics"); }).empty()) std::abort();

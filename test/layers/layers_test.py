@@ -8,13 +8,13 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 INCLUDE = re.compile(r'^\s*#include "([a-z_0-9]+(?:/[a-z_0-9]+)*)/[^"/]+"', re.MULTILINE)
 
-PROCESSES = {"broker", "worker", "keeper", "auth", "web", "tool", "client"}
+PROCESSES = {"broker", "worker", "keeper", "suspender", "auth", "web", "tool", "client"}
 ANY = " ".join(sorted(PROCESSES))
 
 # Lowest first: each folder with the processes that its code runs in. A folder may include itself and those of the lines
 # above its own, if they run wherever it runs. A folder stands for its subfolders, but for those that have an entry of
-# their own. auth: the auth server (gpuwire-login); web: the web page (gpuwire-web); tool: programs that ask the broker
-# (top, status, admin, metrics); client: the user's program.
+# their own. suspender: gpuwire-suspender; auth: the auth server (gpuwire-login); web: the web page (gpuwire-web); tool:
+# programs that ask the broker (top, status, admin, metrics); client: the user's program.
 ORDER = [{
     "protocol/cuda_abi": ANY, "protocol/digest": ANY, "protocol/fatbin": ANY, "protocol/nvml": ANY,
     "protocol/threads": ANY, "protocol/units": ANY, "protocol/wire": ANY
@@ -26,16 +26,17 @@ ORDER = [{
 }, {"client_stub/driver/state": "client"}, {
     "client_stub/driver/calls": "client", "client_stub/nvml": "client"
 }, {"server/base": ANY}, {
-    "server/log": ANY, "server/config": "broker tool", "server/confinement": "broker worker auth web",
+    "server/log": ANY, "server/config": "broker tool", "server/confinement": "broker worker suspender auth web",
     "server/identity": "broker auth tool web", "server/module_cache": "broker worker",
     "server/chunk_store": "broker worker",
     "server/software_device": "worker client",  # a library: tests open it in a program, too
 }, {
-    "server/ipc": "broker worker keeper auth web", "server/control/client": "broker tool web",
+    "server/ipc": "broker worker keeper suspender auth web", "server/control/client": "broker tool web",
     "server/gate/page": "broker worker keeper", "server/ledger/page": "broker worker",
-    "server/driver/library": "worker", "server/control/usage": "broker tool",
+    "server/driver/library": "worker suspender", "server/control/usage": "broker tool",
 }, {
     "server/control/view": "broker tool web", "server/login": "auth", "server/keeper": "keeper",
+    "server/suspender": "suspender",
     "server/broker": "broker", "server/replay": "worker"
 }, {
     "server/control": "broker", "server/management": "worker", "server/gate": "worker",

@@ -40,7 +40,7 @@ class Commands(unittest.TestCase):
         listed = re.findall(r"^  (\w+)  ", gpuwire("--help").stdout, re.M)
         self.assertEqual(sorted(listed),
                          sorted(["ps", *(command for command in COMMANDS if command not in (
-                             "worker", "login", "keeper", "web", "tenant-top", "tenant-usage"))]))
+                             "worker", "login", "keeper", "suspender", "web", "tenant-top", "tenant-usage"))]))
 
     def test_a_misspelt_option_is_wrong_use(self):
         for command in COMMANDS:
@@ -67,7 +67,7 @@ class Commands(unittest.TestCase):
             self.assertIn(line, ran.stderr)
 
     def test_what_only_a_server_starts_says_so_and_what_to_use_instead(self):
-        for command in ("worker", "login", "keeper", "web"):
+        for command in ("worker", "login", "keeper", "suspender", "web"):
             ran = gpuwire(command)
             self.assertEqual((ran.returncode, ran.stdout), (2, ""), command)
             self.assertRegex(

@@ -12,8 +12,9 @@ BUILD = os.environ["GPUWIRE_BUILD"]
 PROMISED = os.environ["GPUWIRE_OLDEST_GLIBC"]
 LIMIT_SECONDS = 400
 PROGRAMS = {"libcuda.so.1", "libnvidia-ml.so.1", "nvidia-smi", "gpuwire", "gpuwire-run", "gpuwire-info",
-            "gpuwire-serve", "gpuwire-worker", "gpuwire-login", "gpuwire-keeper", "gpuwire-admin", "gpuwire-top",
-            "gpuwire-status", "gpuwire-usage", "gpuwire-metrics", "libgpuwire_software_cuda.so"}
+            "gpuwire-serve", "gpuwire-worker", "gpuwire-login", "gpuwire-keeper", "gpuwire-suspender",
+            "gpuwire-admin", "gpuwire-top", "gpuwire-status", "gpuwire-usage", "gpuwire-metrics",
+            "libgpuwire_software_cuda.so"}
 
 
 @unittest.skipIf(not PROMISED, "the packages are for this machine's glibc")

@@ -119,7 +119,7 @@ class Systems(unittest.TestCase):
         inside("admin", "--directory", "/mnt/identity", "init", "--host", "127.0.0.1")
         inside("admin", "--directory", "/mnt/identity", "add-tenant", TENANT, "--out", "/mnt/anna.pem")
         for command in ("run", "info", "serve", "admin", "top", "status", "usage", "metrics", "worker", "login",
-                        "keeper"):
+                        "keeper", "suspender"):
             self.assertIn("gpuwire ", inside(command, "--version"))
         serve = ["--device", "software", "--config", "/mnt/server.toml", "--module-cache", "none"]
         with Server(INSIDE, serve, environment, prefix) as server:

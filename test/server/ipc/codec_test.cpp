@@ -19,7 +19,8 @@ using namespace gpuwire::server::ipc;
 
 namespace {
 
-constexpr Speaker kSpeakers[] = {Speaker::worker, Speaker::broker, Speaker::auth_server, Speaker::keeper};
+constexpr Speaker kSpeakers[] = {Speaker::worker, Speaker::broker, Speaker::auth_server, Speaker::keeper,
+                                 Speaker::suspender};
 
 std::vector<std::byte> bytes_of(Message& message) {
   Packet packet = encode(message);

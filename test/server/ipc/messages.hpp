@@ -22,6 +22,7 @@ inline std::vector<Said> one_of_each() {
   auto broker = [&](Message message) { all.push_back({Speaker::broker, std::move(message)}); };
   auto auth_server = [&](Message message) { all.push_back({Speaker::auth_server, std::move(message)}); };
   auto keeper = [&](Message message) { all.push_back({Speaker::keeper, std::move(message)}); };
+  auto suspender = [&](Message message) { all.push_back({Speaker::suspender, std::move(message)}); };
   const ShareToken token{1, 2, 3, 255};
   worker(Ready{{"1 x device", {{.index = 0, .bytes = 1 << 30, .taken_bytes = 7, .name = "device", .uuid = "GPU-1"}}}});
   worker(Failed{"no device"});
@@ -90,6 +91,9 @@ inline std::vector<Said> one_of_each() {
   keeper(Entry{entry()});
   keeper(Given{1});
   broker(Told{5, "PLACE  SESSION\n", true});
+  broker(Move{15, 4711, true, a_descriptor()});
+  suspender(SuspenderReady{"no driver"});
+  suspender(Moved{16, MoveResult::no_room, "too little memory"});
   return all;
 }
 
