@@ -13,11 +13,11 @@ namespace gpuwire::server {
 // The process ignores the signals of a terminal and of lost connections: its broker ends it, by closing the channel.
 void ignore_signals();
 
-// As many descriptors as the system gives: a connection is one, and each process bounds its connections.
+// Allows as many descriptors as the system gives: each connection needs one, and each process limits its connections.
 void allow_descriptors();
 
-// Takes everything away but system calls: paths, the user, capabilities, and others' view of the process, which also
-// ends with its parent. Precondition: the process has one thread, and has opened what it needs.
+// Drops all rights but system calls: paths, the user and capabilities; makes the process invisible to debuggers, and
+// makes it end with its parent. Precondition: the process has one thread, and has opened all files that it needs.
 tl::expected<void, std::string> become_nobody();
 
 // Kills the process at any system call that `kind` does not allow. This is the last step, because the initialisation

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kCertificateChainBytesMax = 16u << 10;
 
-// The first error of a verification, kept at the connection: a later success does not cover it.
+// The first error of a verification is stored with the connection, so that a later success does not hide it.
 int error_index() {
   static const int index = SSL_get_ex_new_index(0, nullptr, nullptr, nullptr, nullptr);
   return index;
@@ -41,7 +41,7 @@ std::optional<ShownCertificate> shown_certificate(SSL* connection) {
   if (error == X509_V_OK) error = int(SSL_get_verify_result(connection));
   ShownCertificate shown{
       .serial = serial_of(certificate), .verify_error = error, .expires = to_words(expiry_of(certificate))};
-  // A name that nobody vouches for is a stranger's text.
+  // An unverified name is untrusted text.
   if (auto tenant = tenant_of(certificate); tenant) shown.tenant = *tenant;
   if (error != X509_V_OK) shown.verify_text = X509_verify_cert_error_string(error);
   return shown;

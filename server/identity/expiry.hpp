@@ -32,11 +32,11 @@ std::vector<Expiry> expiries_of(const Register& credentials, WallTime now);
 // Returns the expiries of authority, server and tenants, in this order. The error names the file.
 tl::expected<std::vector<Expiry>, std::string> expiries(const std::filesystem::path& directory, WallTime now);
 
-// That of the web page's certificate (web_certificate). The error names the file.
+// Returns the expiry of the web page's certificate (web_certificate). The error names the file.
 tl::expected<Expiry, std::string> expiry_of_page(const std::filesystem::path& certificate);
 
-// "the server's certificate expires on 2026-12-05 17:00 UTC, in 12 days: gpuwire admin renew"; empty: it is not due
-// within kExpiryNotice, or has been renewed.
+// Returns for example "the server's certificate expires on 2026-12-05 17:00 UTC, in 12 days: gpuwire admin renew";
+// empty: the credential does not expire within kExpiryNotice, or was renewed.
 std::string expiry_line(const Expiry& what, WallTime now);
 const char* name_of(Expiry::Of what);
 const char* name_of(CredentialKind kind);

@@ -62,7 +62,7 @@ std::string wrong_with_page_certificate(const Configuration& configuration) {
   return opened ? std::string() : opened.error();
 }
 
-// A ready worker's report: the devices.
+// Returns the devices that a ready worker reports.
 tl::expected<Inventory, std::string> ask_for_devices(WorkerCommand command) {
   command.arguments.push_back("--management");
   asio::io_context io(1);
@@ -126,7 +126,7 @@ std::string lacking_of_rdma() {
   return fabric ? std::string() : "no RDMA: " + fabric.error();
 }
 
-// The server's, its page's and its tenants' credentials that will expire soon.
+// Reports credentials of the server, its page and its tenants that will expire soon.
 void add_expiries(const Configuration& configuration, ConfigurationErrors& warnings) {
   const WallTime now = std::chrono::system_clock::now();
   if (!configuration.web_certificate.empty())

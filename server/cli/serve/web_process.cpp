@@ -94,7 +94,7 @@ tl::expected<void, std::string> WebProcess::start_now() {
   output_ = std::make_unique<ChildOutput>(io_, std::move(pipe->reads), [](const std::string& line) {
     spdlog::warn("the web page's process wrote: {}", line);
   });
-  // A process whose pair is at its end ends by itself, and is then started again.
+  // When its socket pair is closed, the process ends by itself, and is then started again.
   auto over = [this] {
     if (pid_ >= 0) ::kill(pid_, SIGKILL);
   };
@@ -115,7 +115,7 @@ tl::expected<void, std::string> WebProcess::start_now() {
   return {};
 }
 
-// The first byte on the pair carries them, in the order in which gpuwire-web takes them.
+// The first byte on the pair carries the sockets and files, in the order in which gpuwire-web takes them.
 bool WebProcess::hand_over_sockets(int pair, int front) const {
   char byte = 0;
   const iovec part{&byte, 1};

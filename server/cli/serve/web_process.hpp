@@ -34,11 +34,11 @@ class WebProcess {
     OwnedDescriptor socket;
     std::string url;
   };
-  // Waits a moment for an address that the process before this one is about to give up. `text`: web_listen. `https`:
+  // Waits briefly for an address that the previous server process is about to release. `text`: web_listen. `https`:
   // with web_certificate. The error names the key, the address and the cause.
   static tl::expected<Listening, std::string> listen(const std::string& text, bool https);
 
-  // To one line of the process that serves the page, and of the one that speaks TLS with its visitors.
+  // Each answers one line: `page` of the process that serves the page, `certificate` of the one that uses TLS.
   struct Answers {
     WebChannel::Answer page, certificate;
   };
