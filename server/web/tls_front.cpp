@@ -72,7 +72,7 @@ void TlsFront::accept() {
   }));
 }
 
-// One address can only push out its own.
+// A new connection displaces only connections of its own address, or of the address with the most.
 void TlsFront::make_room_to_shake_hands(const std::string& address) {
   std::map<std::string, size_t> of_address;
   for (const auto& relay : shaking_hands_) ++of_address[relay->peer()];
