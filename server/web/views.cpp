@@ -98,7 +98,7 @@ Html sessions_part(const Figures& figures) {
                                     {"Memory on each", true},
                                     {"Action"}});
   const Snapshot& now = figures.interval.now();
-  for (size_t i : session_spec(figures.interval, SortKey::gpu)) {
+  for (size_t i : display_order(figures.interval, SortKey::gpu)) {
     const SessionMetrics& session = now.sessions[i];
     if (session.place != 0) continue;
     table.add({Html::number(session.id), program_of(session), owner_name(session.tenant, session.user),
@@ -136,7 +136,7 @@ Html queue_part(const Figures& figures) {
                                      {"Half of this tenant's waits were", true},
                                      {"Action"}});
   const Snapshot& now = figures.interval.now();
-  for (size_t i : session_spec(figures.interval, SortKey::gpu)) {
+  for (size_t i : display_order(figures.interval, SortKey::gpu)) {
     const SessionMetrics& session = now.sessions[i];
     if (session.place == 0) continue;
     table.add({Html::number(session.place), Html::number(session.id), program_of(session),

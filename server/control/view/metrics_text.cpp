@@ -277,7 +277,7 @@ void append_sessions(std::vector<std::string>& lines, const Interval& interval, 
                    {"OUT/s", Align::right, kNameColumns, 5},
                    {"RTT", Align::right, kNameColumns, 10}});
   QueueTable queue(now);
-  for (size_t i : session_spec(interval, sort)) {
+  for (size_t i : display_order(interval, sort)) {
     const SessionMetrics& session = now.sessions[i];
     std::string age = duration(now.taken_unix_s - session.since_unix_s);
     if (session.place != 0) {
@@ -468,7 +468,7 @@ std::vector<std::string> session_lines(const Snapshot& snapshot, size_t width) {
                       {"FROM", Align::left, 40, 2}});
   QueueTable queue(snapshot);
   Interval once(snapshot, snapshot);
-  for (size_t i : session_spec(once, SortKey::id)) {
+  for (size_t i : display_order(once, SortKey::id)) {
     const SessionMetrics& session = snapshot.sessions[i];
     std::string age = duration(snapshot.taken_unix_s - session.since_unix_s);
     if (session.place != 0) queue.add(session);

@@ -107,7 +107,7 @@ double gpu_share_since_start(const TenantMetrics& tenant, const Snapshot& snapsh
   return std::min(double(gpu_time_ns(tenant)) / 1e9 / seconds, double(std::max<size_t>(snapshot.devices.size(), 1)));
 }
 
-std::vector<size_t> session_spec(const Interval& interval, SortKey sort) {
+std::vector<size_t> display_order(const Interval& interval, SortKey sort) {
   const auto& sessions = interval.now().sessions;
   std::vector<size_t> order(sessions.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -174,7 +174,7 @@ Json top_json(const Interval& interval, SortKey sort) {
     tenant["bytes_out_per_s"] = interval.bytes_out_per_s(now.tenants[i]);
   }
   Json sessions = Json::array();
-  for (size_t i : session_spec(interval, sort)) {
+  for (size_t i : display_order(interval, sort)) {
     Json& session = json["sessions"][i];
     session["gpu_share"] = interval.gpu_share(now.sessions[i]);
     session["gpu_share_since_start"] = gpu_share_since_start(now.sessions[i], now);

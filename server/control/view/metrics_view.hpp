@@ -50,7 +50,7 @@ double gpu_share_since_start(const SessionMetrics& session, const Snapshot& snap
 double gpu_share_since_start(const TenantMetrics& tenant, const Snapshot& snapshot);
 
 // Indices of the sessions in the order of the display; waiting programs come last, in the order of the queue.
-std::vector<size_t> session_spec(const Interval& interval, SortKey sort);
+std::vector<size_t> display_order(const Interval& interval, SortKey sort);
 
 // Lines without their ends, for a screen of `width` columns: columns without room are left out, the least important
 // first, and top's lines are cut. 0: all columns, for a file or another program.

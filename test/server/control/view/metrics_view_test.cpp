@@ -287,7 +287,7 @@ TEST_CASE("Sessions are sorted by the key, and who waits comes last in the order
   Interval interval(before, after);
   auto ids = [&](SortKey key) {
     std::vector<uint64_t> shown;
-    for (size_t i : session_spec(interval, key)) shown.push_back(after.sessions[i].id);
+    for (size_t i : display_order(interval, key)) shown.push_back(after.sessions[i].id);
     return shown;
   };
   CHECK(ids(SortKey::gpu) == std::vector<uint64_t>{3, 4, 6, 1});
