@@ -12,7 +12,9 @@
 namespace gpuwire::server::web {
 
 ServerChannel::ServerChannel(boost::asio::io_context& io, OwnedDescriptor pair, std::function<void()> gone)
-    : io_(io), socket_(io, boost::asio::local::stream_protocol(), pair.release()), gone_(std::move(gone)) {}
+    : io_(io), socket_(io, boost::asio::local::stream_protocol(), pair.release()), gone_(std::move(gone)) {
+  read();
+}
 
 void ServerChannel::ask(const Json& question, Answered answered) {
   if (questions_.size() >= kAskedMax) {
@@ -28,11 +30,11 @@ void ServerChannel::ask(const Json& question, Answered answered) {
 void ServerChannel::write() {
   boost::asio::async_write(socket_, boost::asio::buffer(questions_.front().line),
                            lifetime_.guard([this](boost::system::error_code error, size_t) {
-                             if (error) return gone_();
-                             read();
+                             if (error) gone_();
                            }));
 }
 
+// Reads all the time: without a question, too, the process has to notice that the server has closed the pair.
 void ServerChannel::read() {
   boost::asio::async_read_until(socket_, boost::asio::dynamic_buffer(in_, kAnswerBytesMax), '\n',
                                 lifetime_.guard([this](boost::system::error_code error, size_t bytes) {
@@ -44,9 +46,10 @@ void ServerChannel::read() {
 void ServerChannel::take(size_t bytes) {
   Json answer = Json::parse(in_.begin(), in_.begin() + std::ptrdiff_t(bytes), nullptr, false);
   in_.erase(0, bytes);
-  if (!answer.is_object()) return gone_();
+  if (!answer.is_object() || questions_.empty()) return gone_();
   const Answered answered = std::move(questions_.front().answered);
   questions_.pop_front();
+  read();
   if (!questions_.empty()) write();
   answered(std::move(answer));
 }

@@ -20,7 +20,7 @@ class ServerChannel {
  public:
   // Gets the server's answer, {"ok":false,...} included. The error: the request was not sent.
   using Answered = std::function<void(tl::expected<Json, std::string>)>;
-  // `gone`: the server has closed the pair, or has sent a malformed answer.
+  // `gone`: the server has closed the pair, or has sent a malformed answer or one that no request waits for.
   ServerChannel(boost::asio::io_context& io, OwnedDescriptor pair, std::function<void()> gone);
 
   // `answered` is called later, never before ask() returns.

@@ -38,8 +38,9 @@ TlsFront::TlsFront(asio::io_context& io, tls::Context context, Ends ends, std::f
       context_(context.release()),
       acceptor_(io),
       accept_timer_(io),
-      server_(io, std::move(ends.server), std::move(gone)),
-      page_(std::move(ends.page)) {
+      server_(io, std::move(ends.server), gone),
+      page_(io, ends.page.release()) {
+  watch_page(gone);
   sockaddr_storage address{};
   socklen_t bytes = sizeof address;
   ::getsockname(ends.listening.get(), reinterpret_cast<sockaddr*>(&address), &bytes);
@@ -50,6 +51,14 @@ TlsFront::TlsFront(asio::io_context& io, tls::Context context, Ends ends, std::f
 TlsFront::~TlsFront() {
   for (Relays* relays : {&shaking_hands_, &relaying_, &closing_})
     while (!relays->empty()) end_oldest(*relays, [](const auto&) { return true; });
+}
+
+// The page sends nothing, so a readable pair is a closed one. The signal of a parent's death is no help: Landlock's
+// rules of the page's process hold it back.
+void TlsFront::watch_page(const std::function<void()>& gone) {
+  page_.async_wait(boost::asio::posix::stream_descriptor::wait_read, lifetime_.guard([gone](error_code error) {
+    if (error != asio::error::operation_aborted) gone();
+  }));
 }
 
 void TlsFront::accept() {
@@ -119,7 +128,7 @@ void TlsFront::pass_on(const std::shared_ptr<TlsRelay>& relay, Certificate certi
   int ends[2];
   if (!make_room_to_relay() || ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return relay->end();
   asio::local::stream_protocol::socket ours(io_, asio::local::stream_protocol(), ends[0]);
-  if (!send_arrival(page_.get(), {OwnedDescriptor(ends[1]), relay->peer(), std::move(certificate)}))
+  if (!send_arrival(page_.native_handle(), {OwnedDescriptor(ends[1]), relay->peer(), std::move(certificate)}))
     return relay->end();
   remove(shaking_hands_, *relay);
   relaying_.push_back(relay);

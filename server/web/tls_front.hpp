@@ -9,6 +9,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/ssl/context.hpp>
 #include <boost/asio/steady_timer.hpp>
 
@@ -30,7 +31,7 @@ class TlsFront final : private TlsRelayOwner {
     OwnedDescriptor server;     // of the pair with the server
     OwnedDescriptor page;       // of the pair with the process that serves the page
   };
-  // `gone`: the server has ended.
+  // `gone`: the server, or the process that serves the page, has ended.
   TlsFront(boost::asio::io_context& io, tls::Context context, Ends ends, std::function<void()> gone);
   ~TlsFront();
 
@@ -38,6 +39,7 @@ class TlsFront final : private TlsRelayOwner {
   using Relays = std::list<std::shared_ptr<TlsRelay>>;
 
   void accept();
+  void watch_page(const std::function<void()>& gone);
   void make_room_to_shake_hands(const std::string& address);
   bool make_room_to_relay();
   void pass_on(const std::shared_ptr<TlsRelay>& relay, Certificate certificate);
@@ -50,7 +52,7 @@ class TlsFront final : private TlsRelayOwner {
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::steady_timer accept_timer_;
   ServerChannel server_;
-  const OwnedDescriptor page_;
+  boost::asio::posix::stream_descriptor page_;
   Attempts attempts_;
   Relays shaking_hands_, relaying_, closing_;  // oldest first
   Lifetime lifetime_;

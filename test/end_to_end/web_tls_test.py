@@ -22,6 +22,15 @@ from web_page_test import CSRF, FORM, SIGN_IN
 HANDSHAKES, RELAYS = 128, 320
 
 
+def has_ended(process):
+    """Whether a process has ended, whether or not its new parent has asked for its status."""
+    try:
+        with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 def openssl(*words, **more):
     return subprocess.run(["openssl", *words], check=True, capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS,
                           **more)
@@ -426,6 +435,19 @@ class Bounds(TlsPage):
         os.kill(front, signal.SIGKILL)
         self.assert_logged("the web page's process: ended with exit code 0")
         self.assertEqual(anna.get("overview").status, 200)
+        page, = children(server, "gpuwire-web")
+        front, = children(page, "gpuwire-web")
+        os.kill(page, signal.SIGKILL)
+        wait_until(lambda: has_ended(front), RUN_LIMIT_SECONDS, "the end of the process that uses TLS")
+        self.assertEqual(anna.get("overview").status, 200)
+
+    def test_both_processes_end_with_the_server(self):
+        page, = children(self.server.process.pid, "gpuwire-web")
+        front, = children(page, "gpuwire-web")
+        self.server.process.kill()
+        self.server.process.wait()
+        for process in (page, front):
+            wait_until(lambda: has_ended(process), RUN_LIMIT_SECONDS, "the end with the server")
 
 
 if __name__ == "__main__":

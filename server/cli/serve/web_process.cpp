@@ -99,12 +99,19 @@ tl::expected<void, std::string> WebProcess::start_now() {
     if (pid_ >= 0) ::kill(pid_, SIGKILL);
   };
   channel_ = std::make_unique<WebChannel>(io_, std::move(ours), answers_.page, over);
-  if (our_front) front_channel_ = std::make_unique<WebChannel>(io_, std::move(our_front), answers_.certificate, over);
+  if (our_front) {
+    front_channel_ = std::make_unique<WebChannel>(io_, std::move(our_front), answers_.certificate, [this, over] {
+      over();
+      front_channel_.reset();
+      if (pid_ < 0) all_ended();
+    });
+  }
   OwnedDescriptor process(int(::syscall(SYS_pidfd_open, pid_, 0)));
   if (!process) {
     const int error = errno;
     ::kill(pid_, SIGKILL);
     ::waitpid(std::exchange(pid_, -1), nullptr, 0);
+    front_channel_.reset();
     return tl::unexpected(fmt::format("pidfd_open: {}", std::strerror(error)));
   }
   process_.assign(process.release());
@@ -135,15 +142,19 @@ void WebProcess::use_new_certificate() {
 }
 
 void WebProcess::ended() {
-  int status = 0;
-  if (::waitpid(std::exchange(pid_, -1), &status, 0) < 0) status = 0;
+  status_ = 0;
+  if (::waitpid(std::exchange(pid_, -1), &status_, 0) < 0) status_ = 0;
   process_.close();
   channel_.reset();
-  front_channel_.reset();
+  // The process that uses TLS ends with this one, but later, and accepts visitors until then: with the old certificate.
+  if (!front_channel_) all_ended();
+}
+
+void WebProcess::all_ended() {
   if (output_) output_->read_rest();
   output_.reset();
   if (std::exchange(renewing_, false)) return start();
-  again("ended with " + describe_status(status));
+  again("ended with " + describe_status(status_));
 }
 
 void WebProcess::again(const std::string& why) {

@@ -58,6 +58,7 @@ class WebProcess {
   tl::expected<void, std::string> start_now();
   bool hand_over_sockets(int pair, int front) const;
   void ended();
+  void all_ended();
   void again(const std::string& why);
 
   boost::asio::io_context& io_;
@@ -68,9 +69,10 @@ class WebProcess {
   boost::asio::posix::stream_descriptor process_;  // a pidfd
   boost::asio::steady_timer again_timer_;
   std::unique_ptr<WebChannel> channel_;
-  std::unique_ptr<WebChannel> front_channel_;  // null: no TLS
+  std::unique_ptr<WebChannel> front_channel_;  // null: no TLS, or its process has ended
   std::unique_ptr<ChildOutput> output_;
   pid_t pid_ = -1;
+  int status_ = 0;  // of the process that has ended last
   std::chrono::steady_clock::time_point started_;
   uint32_t delay_ms_ = kWebRestartMinMs;
   bool renewing_ = false;  // the process was ended for another with the new certificate

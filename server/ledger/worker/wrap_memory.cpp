@@ -89,22 +89,14 @@ CUresult mem_alloc_pitch(CUdeviceptr* address, size_t* pitch, size_t width_bytes
       free_device);
 }
 
-// Charges managed memory for which the device has too little left: the device's part takes what the session can get of
-// the device, and the server's host memory holds the rest. The driver evicts managed pages when other memory needs the
-// device, so the device's part is no lower bound of what lies there, and no other tenant lacks memory because of it.
+// Charges managed memory that does not fit into the rest of the device to the server's host memory. The driver evicts
+// managed pages when other memory needs the device, so pages of this memory that lie there take nothing from anybody,
+// and the program's further allocations and kernels still find the rest of the device.
 template <class Call>
 CUresult charged_beyond_device(const Place& place, uint64_t bytes, Call&& call) {
   LedgerParts& parts = ledger_parts();
-  const uint64_t on_device = std::min(bytes, parts.ledger.available(place.column));
-  Reservation device(parts.ledger, place.column, on_device), host(parts.ledger, kHostColumn, bytes - on_device);
-  if (!device || !host) return CUDA_ERROR_OUT_OF_MEMORY;
-  uint64_t key = 0;
-  if (CUresult error = call(key)) return error;
-  device.keep(on_device);
-  host.keep(bytes - on_device);
-  parts.memory.put(key, {.column = place.column, .bytes = on_device, .context = place.context});
-  parts.host.put(key, {.column = kHostColumn, .bytes = bytes - on_device, .context = place.context});
-  return CUDA_SUCCESS;
+  return charged(
+      parts.host, kHostColumn, place.context, bytes, std::forward<Call>(call), [&] { return bytes; }, free_device);
 }
 
 // Whether nothing but the device itself bounds the session's memory there. A quota bounds managed memory, too: its
@@ -136,7 +128,7 @@ CUresult mem_alloc_managed(CUdeviceptr* address, size_t bytes, unsigned flags) {
   return charged_beyond_device(place, most, call);
 }
 
-// cuMemFree may also free memory of a pool, and managed memory that is partly charged to the host.
+// cuMemFree may also free memory of a pool, and managed memory that is charged to the host.
 CUresult mem_free(CUdeviceptr address) {
   LedgerParts& parts = ledger_parts();
   CUresult result = parts.memory.free(

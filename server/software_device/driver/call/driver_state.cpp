@@ -78,14 +78,6 @@ bool Device::charge(uint64_t bytes) noexcept {
   return true;
 }
 
-uint64_t Device::charge_at_most(uint64_t bytes) noexcept {
-  uint64_t used = used_bytes.load(std::memory_order_relaxed), charged = 0;
-  do {
-    charged = std::min(bytes, total_bytes - std::min(used, total_bytes));
-  } while (!used_bytes.compare_exchange_weak(used, used + charged, std::memory_order_relaxed));
-  return charged;
-}
-
 Driver::Driver()
     : checkpoint(setting("GPUWIRE_SOFTWARE_CHECKPOINTS", 0) != 0),
       slow_work(setting("GPUWIRE_SOFTWARE_SLOW", 0)),

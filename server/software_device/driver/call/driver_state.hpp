@@ -95,8 +95,6 @@ struct Device {
 
   // Returns false if this would exceed the device's memory.
   bool charge(uint64_t bytes) noexcept;
-  // Charges as much of `bytes` as the device has room for; returns how much that is.
-  uint64_t charge_at_most(uint64_t bytes) noexcept;
   void discharge(uint64_t bytes) noexcept { used_bytes.fetch_sub(bytes, std::memory_order_relaxed); }
 };
 

@@ -104,14 +104,13 @@ tl::expected<uint64_t, CUresult> allocate_range(MemoryRange range, Device& devic
   const uint64_t unit = std::max(alignment, range.bytes >= kMappedFromBytes || own_pages ? kPageBytes : 0);
   const uint64_t taken = std::max((range.bytes + unit - 1) / unit * unit, unit);
   // Charges the requested bytes: the rounding to this process's pages is not the device's memory.
-  uint64_t charged = 0;
-  if (range.kind == MemoryKind::managed) {
-    charged = device.charge_at_most(range.bytes);  // pages for which the device has no room stay with the host
-  } else if (range.kind == MemoryKind::device) {
-    if (!device.charge(range.bytes)) {
+  // Managed memory for which the device has no room stays with the host.
+  uint64_t charged = range.kind == MemoryKind::device || range.kind == MemoryKind::managed ? range.bytes : 0;
+  if (!device.charge(charged)) {
+    if (range.kind != MemoryKind::managed) {
       return tl::unexpected(CUDA_ERROR_OUT_OF_MEMORY);
     }
-    charged = range.bytes;
+    charged = 0;
   }
   void* const memory = take_memory(taken, alignment, own_pages);
   if (memory == nullptr) {

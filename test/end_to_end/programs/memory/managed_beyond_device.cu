@@ -44,7 +44,9 @@ int main() {
   *wrong = 0;
   for (unsigned long long seed = 1; seed <= 2; ++seed) {
     fill_beyond<<<64, 64>>>(words, count, seed);
+    CHECK_RUNTIME(cudaGetLastError());
     count_wrong_beyond<<<64, 64>>>(words, count, seed, wrong);
+    CHECK_RUNTIME(cudaGetLastError());
     CHECK_RUNTIME(cudaDeviceSynchronize());
     unsigned long long wrong_here = 0;
     for (size_t i = 0; i < count; i += 4099) wrong_here += words[i] != i * 3 + seed;

@@ -96,7 +96,7 @@ TEST_CASE_FIXTURE(Fixture, "a call over the quota answers out of memory, and the
 
 TEST_CASE_FIXTURE(Fixture,
                   "managed memory beyond the rest of the device is charged to the host, unless a quota bounds it") {
-  CUdeviceptr most = 0, managed = 0, refused = 0;
+  CUdeviceptr most = 0, managed = 0, refused = 0, rest = 0;
   REQUIRE(cuda.cuMemAlloc_v2(&most, kLimit - kMiB) == CUDA_SUCCESS);
   CHECK(cuda.cuMemAllocManaged(&managed, 3 * kMiB, CU_MEM_ATTACH_GLOBAL) == CUDA_ERROR_OUT_OF_MEMORY);
   // From here on other tenants' memory bounds the tenant, and no quota does.
@@ -104,18 +104,21 @@ TEST_CASE_FIXTURE(Fixture,
   CHECK(cuda.cuMemAlloc_v2(&refused, 3 * kMiB) == CUDA_ERROR_OUT_OF_MEMORY);
   const uint64_t host_before = host();
   CHECK(cuda.cuMemAllocManaged(&managed, 3 * kMiB, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS);
-  CHECK(used() == kLimit);
-  CHECK(host() == host_before + 2 * kMiB);
-  // The host's part has a bound, too, and what is refused is charged nowhere.
+  CHECK(used() == kLimit - kMiB);
+  CHECK(host() == host_before + 3 * kMiB);
+  // Other memory still gets the rest of the device.
+  CHECK(cuda.cuMemAlloc_v2(&rest, kMiB) == CUDA_SUCCESS);
+  CHECK(cuda.cuMemFree_v2(rest) == CUDA_SUCCESS);
+  // Host memory has a bound, too, and what is refused is charged nowhere.
   CHECK(cuda.cuMemAllocManaged(&refused, kLimit, CU_MEM_ATTACH_GLOBAL) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(cuda.cuMemAllocManaged(&refused, SIZE_MAX, CU_MEM_ATTACH_GLOBAL) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(cuda.cuMemAllocManaged(&refused, 3 * kMiB, 77) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(host() == host_before + 2 * kMiB);
+  CHECK(host() == host_before + 3 * kMiB);
   CHECK(cuda.cuMemFree_v2(managed) == CUDA_SUCCESS);
   CHECK(cuda.cuMemFree_v2(managed) != CUDA_SUCCESS);
   CHECK(used() == kLimit - kMiB);
   CHECK(host() == host_before);
-  // A context that ends releases both parts.
+  // A context that ends releases it.
   CHECK(cuda.cuMemAllocManaged(&managed, 3 * kMiB, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS);
 }
 
