@@ -21,6 +21,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -123,17 +124,30 @@ void CUDART_CB wait_for_release(void*) {
   while (!g_released) sched_yield();
 }
 
-// Whether the thread sleeps in the system, in a wait that does not end.
-bool sleeps(pid_t thread) {
-  char path[64], text[512];
-  std::snprintf(path, sizeof path, "/proc/self/task/%d/stat", int(thread));
+// Returns how often the thread has gone to sleep in the system, if it sleeps now; otherwise nothing.
+std::optional<long> times_asleep(pid_t thread) {
+  char path[64], text[4096];
+  std::snprintf(path, sizeof path, "/proc/self/task/%d/status", int(thread));
   const int file = open(path, O_RDONLY);
   const ssize_t bytes = ::read(file, text, sizeof text - 1);
   close(file);
-  if (bytes <= 0) return false;
+  if (bytes <= 0) return std::nullopt;
   text[bytes] = 0;
-  const char* state = std::strrchr(text, ')');
-  return state && state[2] == 'S';
+  const char *state = std::strstr(text, "\nState:\t"), *times = std::strstr(text, "\nvoluntary_ctxt_switches:\t");
+  if (!state || !times || state[8] != 'S') return std::nullopt;
+  return std::atol(std::strchr(times, '\t'));
+}
+
+// Whether the thread sleeps in a wait that does not end. A thread that waits for another one's lock sleeps, too, but is
+// woken when others have had their turns.
+bool sleeps(pid_t thread) {
+  constexpr int kTurns = 100;
+  const std::optional<long> times = times_asleep(thread);
+  for (int turn = 0; times && turn < kTurns; ++turn) {
+    sched_yield();
+    if (times_asleep(thread) != times) return false;
+  }
+  return times.has_value();
 }
 
 // Waits in one of several ways, while the stream is blocked.
