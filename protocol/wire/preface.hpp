@@ -29,7 +29,7 @@ std::string version_text(const Preface& preface);
 // Checks a client's preface. Returns `accepted`, or a code and, in `text`, a reason that names both sides' versions.
 RefusalCode check_client(const PrefaceBytes& bytes, std::string& text);
 
-// What the first bytes from a server mean, even if they are fewer than a preface.
+// The meaning of the first bytes from a server, even if they are fewer than a preface.
 enum class ServerAnswer : uint8_t {
   accepted,
   incomplete,   // the bytes received so far are valid

@@ -68,7 +68,7 @@ constexpr const char* kWebCalls[] = {
     "getsockname",
 };
 
-// Of the process that speaks TLS for it: it takes the connections, and passes the bytes of each on over a pair.
+// The web page's TLS process takes the connections, and passes the bytes of each on over a pair.
 constexpr const char* kWebTlsCalls[] = {
     "accept", "accept4", "getpeername", "getsockname", "socketpair",
 };

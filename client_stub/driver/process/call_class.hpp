@@ -1,4 +1,4 @@
-// What a call of the driver sends, as the description of the API says it.
+// CallClass says what a call of the driver sends, as the description of the API has it.
 #pragma once
 
 #include <cstdint>

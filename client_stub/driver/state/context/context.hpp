@@ -108,7 +108,7 @@ extern thread_local constinit bool t_unannounced __attribute__((tls_model("initi
 
 // Created when first asked for. Null: no memory.
 ThreadState* thread_state() noexcept;
-// Of the calling thread; 0: no memory for its state.
+// Returns the number of the calling thread; 0: there is no memory for its state.
 inline uint64_t thread_number() noexcept {
   const ThreadState* thread = thread_state();
   return thread ? thread->number : 0;

@@ -15,9 +15,9 @@ inline constexpr int kDriverVersionMax = 13000;  // of the API that the stub kno
 // cuInit without its argument check.
 CUresult initialise_process() noexcept;
 
-// What cuDriverGetVersion says: the server's driver, or the stub if that is older. The first question connects, for the
-// cuInit that follows, and leaves the process uninitialised: a child of fork() may still begin its own. With no server
-// in reach it is the stub's.
+// Returns the answer of cuDriverGetVersion: the version of the server's driver, or the stub's if that is older or no
+// server can be reached. The first call connects, for the cuInit that follows, and leaves the process uninitialised, so
+// a child of fork() may still begin its own session.
 int driver_version() noexcept;
 // The server's own, whatever the stub knows. 0: no server has been in reach yet.
 int server_driver_version() noexcept;
