@@ -1,4 +1,4 @@
-// What the servers have in common to which tenants show their certificates: the login process and the web page.
+// The login process and the web page verify the certificates that tenants show by these functions.
 #pragma once
 
 #include <optional>

@@ -45,7 +45,7 @@ struct Shown {
 struct ChosenTenant {
   std::string tenant, security, credential;
   std::string user = {};  // the user of the tenant; empty: no particular user
-  // Of the credential; none: no expiry, or a job's token, which ends with the job.
+  // The credential's expiry; none: it has no expiry, or is a job's token, which ends with the job.
   std::optional<WallTime> expires = {};
 };
 struct RefusedTenant {

@@ -1,4 +1,4 @@
-// What the kernel leaves to gpuwire-suspender.
+// The kernel's restrictions of gpuwire-suspender.
 #pragma once
 
 #include <filesystem>

@@ -29,7 +29,7 @@ namespace {
 
 int fail(const std::string& reason) { return fail_to_start("gpuwire-web", reason); }
 
-// What comes with the first byte on the pair.
+// The broker passes these descriptors with the first byte on the pair.
 struct Handed {
   OwnedDescriptor listening;
   OwnedDescriptor server;                   // of the process that speaks TLS; none: the page is not encrypted

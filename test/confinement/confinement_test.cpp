@@ -341,7 +341,7 @@ TEST_CASE("a confined worker sends nothing to an address: no journal, no system 
 
 TEST_CASE("a confined worker takes none of the watches that its user's processes share") {
   CHECK(confined([] { return ::epoll_create1(EPOLL_CLOEXEC) >= 0 ? 0 : 1; }) == -SIGSYS);
-  // Nor of a descriptor that was passed to it.
+  // The worker cannot use an epoll descriptor that was passed to it, either.
   const int poll = ::epoll_create1(EPOLL_CLOEXEC);
   CHECK(confined(
             [] {
