@@ -1,6 +1,4 @@
 // Plain, pitched and managed memory of a device, and pinned memory of the server.
-#include <algorithm>
-
 #include "server/ledger/worker/charges.hpp"
 #include "server/ledger/worker/pool_charges.hpp"
 
@@ -89,16 +87,6 @@ CUresult mem_alloc_pitch(CUdeviceptr* address, size_t* pitch, size_t width_bytes
       free_device);
 }
 
-// Charges managed memory that does not fit into the rest of the device to the server's host memory. The driver evicts
-// managed pages when other memory needs the device, so pages of this memory that lie there take nothing from anybody,
-// and the program's further allocations and kernels still find the rest of the device.
-template <class Call>
-CUresult charged_beyond_device(const Place& place, uint64_t bytes, Call&& call) {
-  LedgerParts& parts = ledger_parts();
-  return charged(
-      parts.host, kHostColumn, place.context, bytes, std::forward<Call>(call), [&] { return bytes; }, free_device);
-}
-
 // Whether nothing but the device itself bounds the session's memory there. A quota bounds managed memory, too: its
 // pages would otherwise take all of a device that has room.
 bool bounded_by_device_alone(const Place& place) {
@@ -109,30 +97,35 @@ bool bounded_by_device_alone(const Place& place) {
 }
 
 // Managed memory is charged in full to the device, because page faults move its pages between host and device. It may
-// be larger than the rest of the device (section "Unified Memory Programming" of the CUDA C++ Programming Guide).
+// be larger than the rest of the device (section "Unified Memory Programming" of the CUDA C++ Programming Guide), and
+// is then charged to the server's host memory: the driver evicts managed pages when other memory needs the device, so
+// such pages take nothing from anybody, and the program's further allocations and kernels still find the rest of the
+// device.
 CUresult mem_alloc_managed(CUdeviceptr* address, size_t bytes, unsigned flags) {
   LedgerParts& parts = ledger_parts();
   Place place;
   if (CUresult error = parts.here(place)) return error;
   const uint64_t most = parts.taken(bytes);
   bool called = false;
-  auto call = [&](uint64_t& key) {
-    called = true;
-    CUresult result = parts.driver.cuMemAllocManaged(address, bytes, flags);
-    if (result == CUDA_SUCCESS) key = *address;
-    return result;
+  auto charged_to = [&](uint32_t column) {
+    auto call = [&](uint64_t& key) {
+      called = true;
+      CUresult result = parts.driver.cuMemAllocManaged(address, bytes, flags);
+      if (result == CUDA_SUCCESS) key = *address;
+      return result;
+    };
+    return charged(
+        parts.memory, column, place.context, most, call, [&] { return most; }, free_device);
   };
-  const CUresult result = charged(
-      parts.memory, place.column, place.context, most, call, [&] { return most; }, free_device);
-  if (result != CUDA_ERROR_OUT_OF_MEMORY || called || !bounded_by_device_alone(place)) return result;
-  return charged_beyond_device(place, most, call);
+  const CUresult result = charged_to(place.column);
+  const bool no_room = result == CUDA_ERROR_OUT_OF_MEMORY && !called;
+  return no_room && bounded_by_device_alone(place) ? charged_to(kHostColumn) : result;
 }
 
-// cuMemFree may also free memory of a pool, and managed memory that is charged to the host.
+// cuMemFree may also free memory of a pool.
 CUresult mem_free(CUdeviceptr address) {
   LedgerParts& parts = ledger_parts();
-  CUresult result = parts.memory.free(
-      address, [&] { return parts.host.free(address, [&] { return parts.driver.cuMemFree_v2(address); }); });
+  CUresult result = parts.memory.free(address, [&] { return parts.driver.cuMemFree_v2(address); });
   parts.pools->memory_was_freed();
   return result;
 }
