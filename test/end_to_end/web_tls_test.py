@@ -433,7 +433,8 @@ class Bounds(TlsPage):
         anna = self.browser("anna.pem")
         self.assertEqual(anna.get("overview").status, 200)
         os.kill(front, signal.SIGKILL)
-        self.assert_logged("the web page's process: ended with exit code 0")
+        # The process that serves the page ends by itself, or the server is the first to notice and kills it.
+        self.assert_logged("the web page's process: ended with (exit code 0|signal 9)")
         self.assertEqual(anna.get("overview").status, 200)
         page, = children(server, "gpuwire-web")
         front, = children(page, "gpuwire-web")
