@@ -36,14 +36,14 @@ constinit ImageTraffic g_images;
 constinit AccountPage* g_page = nullptr;  // null: nothing is counted
 constinit AccountDepth g_depth = AccountDepth::none;
 
-// The memory's descriptor, until it has been handed over.
+// The page's descriptor, until the process has passed it to the watch.
 constinit transport::LastingDescriptor g_file;
 
 // Written by ask_server_account() and read by print_account(), both on the thread that ends the program.
 constinit AccountEnd g_end;
 
-// Memory of its own for this process; at the place of its parent's when it is a child of fork(). Where it cannot be
-// shared it is private, and only the program itself can print.
+// Maps a page for this process; in a child of fork(), at the address of the parent's page. If shared memory is
+// unavailable, the page is private, and only the program itself can print it.
 AccountPage* make_page(AccountPage* place) noexcept {
   g_file.it.close();
   if (setting(kAccountsVariable) && may_grow_to(sizeof(AccountPage))) {
@@ -64,13 +64,13 @@ AccountPage* make_page(AccountPage* place) noexcept {
   return page;
 }
 
-// A child counts for itself, and in its own memory.
+// A child counts only its own calls, in its own memory.
 void count_in_child() noexcept {
   g_file.it.close();
   g_page = make_page(g_page);
 }
 
-// The session's figures on the page: after each call, because there may be no other.
+// Runs after each call, because no later call may follow.
 void note_session(AccountPage& page, const Process& owner) noexcept {
   auto value = [](const std::atomic<uint64_t>& counter) { return counter.load(std::memory_order_relaxed); };
   const SessionStats& stats = owner.server->connection().stats();
@@ -158,7 +158,7 @@ void share_account(const Process& owner) noexcept {
 }
 
 void ask_server_account(const Process& owner) noexcept {
-  // The least of some is the connection's round trip: the answer is at hand.
+  // The server answers at once, so the shortest of several requests is the connection's round trip.
   constexpr int kAsked = 3;
   if (!g_page) return;
   g_end.elapsed_ns = monotonic_ns() - g_page->started_ns;
@@ -188,11 +188,11 @@ void ask_server_account(const Process& owner) noexcept {
 void print_account(const Process& owner) noexcept {
   if (!g_page) return;
   try {
-    // The end of the session has costs, too; but the requests for the account's own sake do not count.
+    // The end of the session has costs, too; the requests that the account itself sends do not count.
     if (g_depth != AccountDepth::why) note_session(*g_page, owner);
     describe(*g_page, owner);
     const std::string text = account_text(*g_page, g_end);
-    // One write, not through stdio: the program may hold its lock, or have closed it.
+    // One write without stdio: the program may hold stdio's lock, or have closed the stream.
     if (!may_write(STDERR_FILENO, text.size())) return;
     [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
     std::atomic_ref(g_page->told).store(1, std::memory_order_relaxed);

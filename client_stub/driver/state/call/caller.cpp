@@ -99,7 +99,7 @@ uint64_t create_handle(const Caller& caller, wire::HandleKind kind) noexcept {
 
 bool known_handle(wire::HandleKind kind, uint64_t handle) noexcept { return handles().known(kind, handle); }
 
-// Handles of contexts stay known: destroyed contexts are still asked about.
+// Handles of contexts are not removed: the program may still query destroyed contexts.
 void forget_handle(wire::HandleKind kind, uint64_t handle) noexcept {
   if (kind == wire::HandleKind::context) return;
   if (kind == wire::HandleKind::stream) {
@@ -113,7 +113,7 @@ void forget_handle(wire::HandleKind kind, uint64_t handle) noexcept {
 
 namespace {
 
-// The calling thread's own stream of its current context. Known here alone until announce_streams().
+// The calling thread's own stream of its current context. The server does not have it until announce_streams().
 uint64_t own_stream(const Caller& caller, CUresult& error) noexcept {
   ThreadState* thread = thread_state();
   if (!thread || !caller.state) {
@@ -143,7 +143,7 @@ uint64_t own_stream(const Caller& caller, CUresult& error) noexcept {
   return handle;
 }
 
-// Tells the server of the thread's own streams of this context.
+// Creates the thread's own streams of this context at the server.
 CUresult announce_streams(const Caller& caller) noexcept {
   bool others = false;
   for (auto& own : thread_state()->own_streams) {
@@ -217,7 +217,7 @@ bool free_cached_memory(const Caller& caller) noexcept {
 
 void hand_over_event(uint64_t event) noexcept {
   auto* state = handles().find<EventState>(wire::HandleKind::event, event);
-  // Before the frame is sent, so a thread that learns of the server's use of the event finds it marked.
+  // The mark precedes the frame, so a thread that learns of the server's use of the event finds it marked.
   if (state) state->foreign.store(true, std::memory_order_release);
 }
 

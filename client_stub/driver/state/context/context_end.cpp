@@ -1,4 +1,4 @@
-// The end of a context, and of all that the client keeps for it.
+// The end of a context, and of the client's state for it.
 #include <new>
 #include <vector>
 
@@ -27,8 +27,8 @@ void forget_memory_of(const ContextState& context) noexcept {
   forget_managed_of(context);
 }
 
-// The context's registrations end. Pinned allocations stay the program's, which may still read and free them, but the
-// device has lost them until it gets a pointer again. The context is not gone at the server yet.
+// Ends the context's registrations. The program keeps its pinned allocations and may still read and free them; the
+// device cannot reach them until it gets a pointer again. Precondition: the context still exists at the server.
 void forget_host_memory_of(const ContextState& context) noexcept try {
   if (!process()) return;
   ServerSession& server = *context.server;
@@ -47,11 +47,11 @@ void forget_host_memory_of(const ContextState& context) noexcept try {
     server.pinned_pointers.add(range.base, range.bytes, PinnedPointers::Around::pinned_memory);
   }
 } catch (const std::bad_alloc&) {
-  // A remaining registration is refused when it is registered again.
+  // If a registration remains, the server refuses to register its memory again.
 }
 
 void prepare_end(ContextState& context) noexcept {
-  // Callbacks of libraries on the context may still call the driver while it is released.
+  // While the storage is released, callbacks of libraries may still call the driver in the context.
   cuda_abi::context_local_storage().drop_context(as_cuda(&context));
   context.server->cached_memory.give_back_of(context);
   context.server->prefetched_images.forget(context);

@@ -1,4 +1,4 @@
-// Threads' stacks of contexts, and looking contexts up.
+// Threads' stacks of contexts, and look-ups of contexts.
 #include <pthread.h>
 
 #include <new>
@@ -23,8 +23,8 @@ namespace {
 
 thread_local constinit ThreadState* t_state __attribute__((tls_model("initial-exec"))) = nullptr;
 
-// At the end of a thread: its own streams end with it, as natively. Not run for threads that are alive when the process
-// exits.
+// A thread's own streams end with it, as natively. The function does not run for threads that are alive when the
+// process exits.
 void end_thread(void* value) noexcept {
   auto* state = static_cast<ThreadState*>(value);
   t_state = nullptr;
@@ -71,9 +71,9 @@ ContextState* find_context(CUcontext context) noexcept {
 
 namespace {
 
-// Of a context that is perhaps faulty.
+// Precondition: the context may have a fault.
 CUresult ask_for_fault(ContextState& context) noexcept {
-  if (in_host_callback()) return CUDA_SUCCESS;  // such a function may ask nothing; the next call does
+  if (in_host_callback()) return CUDA_SUCCESS;  // a host function may send no request; the next call does
   Caller caller;
   caller.server = context.server;
   caller.session = &context.server->connection();
@@ -125,7 +125,7 @@ CUresult synchronise_entered(const Caller& caller) noexcept {
   ContextState& context = *caller.state;
   if (in_host_callback()) return CUDA_ERROR_NOT_PERMITTED;
   if (CUresult error = caller.server->captures.permit_synchronisation(context)) return leave(caller, error);
-  // Nothing was sent since the last time all was known to be done.
+  // No work was sent since the context was last known to be idle.
   if (context_idle(context)) return leave(caller, CUDA_SUCCESS);
   uint64_t up_to = context.work.load(std::memory_order_relaxed);
   // A kernel may be waiting for a write of the program.

@@ -95,13 +95,14 @@ void ChunkedCopy::send_names(size_t offset, size_t bytes) {
                                      .bytes = bytes,
                                      .digests = {digests.data(), count * sizeof digests[0]}},
                                     flight.sequence);
-  // The server is to work on it while the next one is digested, and nobody waits for an answer before that.
+  // The server works on this piece while the client digests the next one; no thread waits for a reply before that.
   if (!result_) caller_.session->flush();
   named_bytes_ += bytes;
   begun(flight);
 }
 
-// Neighbours go together. The program's data are there when each of them is.
+// Adjacent missing chunks are sent as one piece. `arrived_` applies to each piece, because any of them may be the last
+// to arrive.
 void ChunkedCopy::send_missing() {
   while (missing_count_ && !result_) {
     const Missing piece = missing_[--missing_count_];
@@ -119,7 +120,7 @@ void ChunkedCopy::send_missing() {
   }
 }
 
-// Alone on its way, once for a session.
+// The piece has the connection to itself, so its time is the link's. Runs once in a session.
 size_t ChunkedCopy::measure_rate(size_t offset) {
   wait_until_in_flight(0);
   auto begun = ChunkedUploads::Clock::now();

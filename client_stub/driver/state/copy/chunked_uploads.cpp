@@ -21,7 +21,7 @@ Dedup dedup_wish(const char* value) noexcept {
 
 void ChunkedUploads::begin(const ServerFacts& facts) noexcept {
   if (wish_ == Dedup::off || facts.chunks == ServerFacts::Chunks::none) return;
-  // On one machine there is no link to be saved.
+  // On one machine there is no link whose bytes naming could save.
   if (wish_ == Dedup::automatic && facts.same_machine) return;
   keyed_ = facts.chunks == ServerFacts::Chunks::keyed;
   key_ = facts.chunk_key;

@@ -31,7 +31,7 @@ bool stands_for_program(const Caller& caller, uint64_t stream) noexcept {
 }
 
 SourceRead when_to_read(const Caller& caller, const Place& source, uint64_t stream, Form form) noexcept {
-  // Such a function is not permitted to wait, nor to be waited for.
+  // A host function may not wait, and no call may wait for its end.
   if (in_host_callback()) return SourceRead::now;
   ServerSession& server = *caller.server;
   MemoryInFlight& in_flight = server.in_flight;

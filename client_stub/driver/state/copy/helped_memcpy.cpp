@@ -22,7 +22,7 @@ HelpedMemcpy::~HelpedMemcpy() {
   {
     MutexLock lock(mutex_);
     ending_ = true;
-    slices_left_.store(1, std::memory_order_relaxed);  // nobody goes on looking
+    slices_left_.store(1, std::memory_order_relaxed);  // ends the helpers' polling
   }
   begun_.notify_all();
   for (std::thread& thread : threads_) thread.join();
@@ -75,7 +75,7 @@ void HelpedMemcpy::finish(uint64_t job) noexcept {
   }
 }
 
-// The next slices are expected any moment: being woken takes longer than copying one.
+// A helper polls before it sleeps: the next slices are imminent, and a wake-up takes longer than copying one.
 void HelpedMemcpy::run_helper() noexcept {
   pthread_setname_np(pthread_self(), "gpuwire-copy");
   MutexLock lock(mutex_);

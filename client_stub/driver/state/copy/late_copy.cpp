@@ -37,14 +37,14 @@ CUresult post_reading(const Caller& caller, uint64_t wire_stream, const std::sha
   return CUDA_SUCCESS;
 }
 
-// `post_copy` posts the copy from the server's block, and gives its frame.
+// `post_copy` posts the copy from the server's block, and stores its sequence.
 template <class PostCopy>
 CUresult copy_behind_reading(const Caller& caller, uint64_t wire_stream, std::vector<GraphUse> uses,
                              PostCopy&& post_copy) {
   auto source = std::make_shared<const GraphUses>(GraphUses{std::move(uses), {}, {}, true});
   if (CUresult error = before_work(caller)) return error;
   MemoryInFlight::Sending sending(caller, wire_stream, source, Awaits::nothing);
-  // The present content of the source is probably most of its final content.
+  // Most of the present content is probably final, so it is sent before the stream reaches the copy.
   caller.server->graph_memory.push(caller, source->ranges);
   if (CUresult error = post_reading(caller, wire_stream, source)) return error;
   uint64_t sequence = 0;

@@ -34,12 +34,13 @@ bool SentWork::known_done() const noexcept {
       sequence <= context->base->done.load(std::memory_order_acquire))
     return true;
   if (blocking && sequence <= context->legacy.done.load(std::memory_order_acquire)) return true;
-  // The handle is read after `done`: if it is still the stream's, `done` was its too.
+  // The state may have been recycled for another stream. `handle` is read after `done`: if the handle is still the
+  // stream's, so was `done`.
   return stream && sequence <= stream->done.load(std::memory_order_acquire) &&
          stream->handle.load(std::memory_order_acquire) == handle;
 }
 
-// --- work on its way -----------------------------------------------------------------------------------------------
+// --- work in flight -------------------------------------------------------------------------------------------------
 
 MemoryInFlight::Sending::Sending(const Caller& caller, uint64_t wire_stream, Uses uses, Awaits awaits)
     : all_(caller.server->in_flight), work_(work_in(caller, wire_stream, 0)), uses_(std::move(uses)), awaits_(awaits) {
@@ -68,7 +69,7 @@ MemoryInFlight::Sending::Sending(const Caller& caller, uint64_t wire_stream, Use
 
 MemoryInFlight::Sending::~Sending() { note(); }
 
-// Without a sequence the frame was not sent: the entry ends with the work before it.
+// Without a sequence the frame was not sent: the entry then ends with the work before it.
 void MemoryInFlight::Sending::note() noexcept {
   if (!std::exchange(entered_, false)) return;
   work_.sequence = sequence_;
@@ -148,7 +149,7 @@ void MemoryInFlight::drop_done_launches(std::vector<Uses>& dropped) noexcept {
     try {
       dropped.push_back(launch.uses);
     } catch (...) {
-      return;  // no memory; they are held for longer
+      return;  // no memory; the entries are held for longer
     }
     remove(*launch.uses);
     at = launched_.erase(at);
@@ -202,7 +203,7 @@ Awaits MemoryInFlight::ahead_of(const Caller& caller, uint64_t wire_stream) noex
   std::lock_guard lock(mutex_);
   drop_done_standing();
   for (const Standing& standing : standing_) {
-    // Between two streams that both wait for the NULL stream there may be work of that one.
+    // Work of the NULL stream may order two streams that both wait for it.
     const bool by_null_stream = standing.newest.blocking && work.blocking;
     const bool same = standing.newest.stream == work.stream && standing.newest.handle == work.handle;
     if (same || by_null_stream) all = all | standing.awaits;
@@ -248,7 +249,7 @@ void MemoryInFlight::let_go() noexcept {
   drop_done_standing();
 }
 
-// The blocks go with the session, as those of graphs do: nothing is sent for them here.
+// The server frees the blocks with the session, as it does those of graphs, so no frame is sent.
 void MemoryInFlight::ended(SessionEnd how) noexcept {
   if (how != SessionEnd::lost) return;
   std::lock_guard lock(mutex_);

@@ -15,8 +15,8 @@
 namespace gpuwire::client {
 namespace {
 
-// An empty copy is answered when the blocking copies before it in its context have arrived, whatever the streams have
-// got to do since.
+// The server answers an empty copy when the earlier blocking copies of its context have arrived, whatever later work
+// the streams have.
 CUresult await_arrival(const Caller& caller, uint32_t context) noexcept {
   return send::call_copy_to_device(*caller.session, context, {.blocking = true}, {});
 }

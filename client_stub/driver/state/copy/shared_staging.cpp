@@ -14,14 +14,14 @@
 namespace gpuwire::client {
 namespace {
 
-// Between two looks of a thread that has waited for a while: each takes twice as long as the one before. The device has
+// The intervals between two polls of a waiting thread; each interval is twice as long as the one before. The device has
 // work from all blocks meanwhile.
 constexpr std::chrono::microseconds kNapMin{50}, kNapMax{400};
 
 }  // namespace
 
 bool SharedStaging::is_usable(const Caller& caller, uint64_t stream) const noexcept {
-  // Within a host function the session's answers may have to wait for its end.
+  // In a host function the server may only answer after the function has returned.
   if (in_host_callback() || !caller.state) return false;
   if (count_.load(std::memory_order_relaxed) == 0) {
     const ServerFacts& facts = caller.session->facts();
@@ -42,7 +42,7 @@ int SharedStaging::find_free(uint64_t context) noexcept {
   return found;
 }
 
-// A place for a block that is being made.
+// Reserves the slot of a block that is about to be made.
 int SharedStaging::reserve(const Caller& caller) noexcept {
   size_t own = 0;
   int place = kNone;
@@ -78,7 +78,7 @@ int SharedStaging::take(const Caller& caller, bool may_make) noexcept {
   if (block == kNone) return kNone;
   void* memory = nullptr;
   const CUresult shared = share_pages(caller, kStagingBlockBytes, memory);
-  // A child of fork() has no use for it.
+  // A child of fork() does not use the block.
   if (memory) madvise(memory, kStagingBlockBytes, MADV_DONTFORK);
   std::lock_guard lock(mutex_);
   Block& made = blocks_[size_t(block)];
@@ -96,7 +96,7 @@ int SharedStaging::take(const Caller& caller, bool may_make) noexcept {
 }
 
 void SharedStaging::unmap(Block& block) noexcept {
-  if (!block.data) return;  // it went with the session while it was being lent
+  if (!block.data) return;  // the session has ended while the block was being lent
   munmap(block.data, kStagingBlockBytes);
   block = {};
   count_.fetch_sub(1, std::memory_order_relaxed);
@@ -118,7 +118,7 @@ void SharedStaging::give_back(int block) noexcept {
 void SharedStaging::lend(int block, uint64_t sequence) noexcept {
   std::lock_guard lock(mutex_);
   Block& away = blocks_[size_t(block)];
-  if (ended_) return unmap(away);  // nobody says that it has been read
+  if (ended_) return unmap(away);  // no notice will report that it has been read
   away.state = State::lent;
   away.sequence = sequence;
 }
@@ -177,7 +177,7 @@ bool SharedStaging::make_room(const Caller& caller) noexcept {
   return drop_forgotten(caller);
 }
 
-// Those in use come back: their copies are of this context, and end before it does.
+// Blocks in use are returned before the context ends, because their copies belong to it.
 void SharedStaging::forget(const Caller& caller, uint64_t context) noexcept {
   {
     std::lock_guard lock(mutex_);
@@ -191,7 +191,7 @@ void SharedStaging::forget(const Caller& caller, uint64_t context) noexcept {
   drop_forgotten(caller);
 }
 
-// A frame is sent for each: not under the lock, which is taken while others are.
+// Sends a frame for each block, without the lock, because lend() takes the lock under the send lock.
 bool SharedStaging::drop_forgotten(const Caller& caller) noexcept {
   std::array<std::byte*, kStagingBlocksMax> dropped;
   size_t count = 0;
@@ -216,7 +216,7 @@ bool SharedStaging::drop_forgotten(const Caller& caller) noexcept {
 
 size_t SharedStaging::blocks() const noexcept { return count_.load(std::memory_order_relaxed); }
 
-// The takers may still copy to and from taken blocks. On the device's machine the server has its own mapping.
+// Taken blocks stay mapped, because their threads may still copy. The server has its own mapping of lent blocks.
 void SharedStaging::ended(SessionEnd) noexcept {
   std::lock_guard lock(mutex_);
   ended_ = true;

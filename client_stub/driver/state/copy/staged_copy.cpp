@@ -13,18 +13,19 @@ namespace gpuwire::client {
 namespace {
 
 constexpr size_t kStagedPageBytes = 4096;
-// Where in a block a piece begins: at a multiple of this, which costs the device nothing.
+// The alignment of a piece in its block; it costs the device nothing.
 constexpr size_t kPlaceGrain = 256;
 
-// Of one size, so that none is so short that the server's scheduler takes it for work of the device's own.
+// All pieces have one size, so that none is short enough for the server's scheduler to count it as the device's own
+// work.
 size_t piece_bytes_of(size_t bytes) {
   const size_t pieces = (bytes + kStagedPieceBytesMax - 1) / kStagedPieceBytesMax;
   return ((bytes + pieces - 1) / pieces + kStagedPageBytes - 1) / kStagedPageBytes * kStagedPageBytes;
 }
 
-// Half a page from the place of the program's bytes in their page. The CPU mistakes a load for one of a recent store at
-// the same offset of another page, and waits for it: with large blocks of malloc(), which begin 16 bytes behind a page,
-// and whole pages on the other side a copy takes two to four times as long.
+// The offset in the block is half a page away from the offset of the program's bytes in their page. The CPU mistakes a
+// load for one of a recent store at the same offset of another page, and waits for the store. Between large blocks of
+// malloc(), which begin 16 bytes behind a page, and whole pages, this makes a copy two to four times as slow.
 size_t place_beside(const std::byte* memory) {
   return (reinterpret_cast<uintptr_t>(memory) + kStagedPageBytes / 2) % kStagedPageBytes / kPlaceGrain * kPlaceGrain;
 }
@@ -40,7 +41,7 @@ StagedCopy::StagedCopy(const Caller& caller, uint64_t stream, size_t bytes)
       helpers_(staging_, bytes >= kHelpedCopyBytesMin ? memcpy_helpers_here(kMemcpyHelpersMax) : 0),
       memory_(helpers_.count) {}
 
-// The next part of the copy, with a block for it. False: there is none, or no block.
+// Takes a block for the next piece. Returns false if no block is available. Precondition: a piece is left.
 bool StagedCopy::next_piece(Piece& piece) {
   const bool enough = awaited_ && staging_.has_enough();
   piece.block = staging_.take(caller_, bytes_ >= kStagingMadeForBytes && !enough);
@@ -69,7 +70,7 @@ CUresult StagedCopy::send(CUdeviceptr destination, const std::byte* source, Last
 }
 
 void StagedCopy::fill_next(const std::byte* source) {
-  // The context has the error of the earlier pieces.
+  // The context has the error of an earlier piece.
   if ((result_ = context_health(*caller_.state))) return;
   const uint64_t returns = staging_.returns();
   Piece piece;
@@ -77,7 +78,7 @@ void StagedCopy::fill_next(const std::byte* source) {
     piece.number = memory_.begin(data(piece), source + piece.offset, piece.bytes);
     copying_.push(piece);
   } else if (!copying_.empty()) {
-    memory_.finish(copying_.front().number);  // leaves next, and its block comes back
+    memory_.finish(copying_.front().number);  // is posted next, and its block is returned
   } else {
     no_more_ = !staging_.await_return(caller_, returns);
   }
@@ -132,7 +133,7 @@ CUresult StagedCopy::fetch(std::byte* destination, CUdeviceptr source) {
   }
 }
 
-// A copy that has blocks waits for them to return; a copy that can have none works without blocks.
+// If the copy has blocks, it waits for their return; if it cannot have any, it ends here and the rest is not staged.
 bool StagedCopy::ask_next(CUdeviceptr source) {
   const size_t held = asked_.size() + copying_.size();
   if (next_ == bytes_ || result_ || no_more_ || held >= kFetchBlocksMax) return false;

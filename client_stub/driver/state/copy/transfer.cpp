@@ -25,8 +25,8 @@ namespace {
 
 using Gather = std::function<void(size_t, std::span<std::byte>)>;
 
-// Called frames that were sent and whose replies have not been read. The maker of a frame must finish() it: the
-// replies' sinks are here.
+// Called frames that were sent and whose replies have not been read. The frames' sinks are in this object, so its owner
+// must call finish().
 class Pipeline {
  public:
   explicit Pipeline(const Caller& caller) : caller_(caller) {}
@@ -36,7 +36,7 @@ class Pipeline {
 
   using Scatter = std::function<void(size_t, std::span<const std::byte>)>;
 
-  // `begin`: gets the sink and the place of the frame's sequence.
+  // `begin` gets the sink and stores the frame's sequence.
   template <class Begin>
   CUresult send(const BulkSink& sink, Scatter scatter, Begin&& begin) {
     if (count_ == kPiecesInFlightMax) wait_oldest();
@@ -52,7 +52,7 @@ class Pipeline {
     return CUDA_SUCCESS;
   }
 
-  // Waits for all; the first failure.
+  // Waits for all frames. Returns the first failure.
   CUresult finish() {
     while (count_) wait_oldest();
     return result_;
@@ -83,7 +83,7 @@ class Pipeline {
   uint64_t last_sequence_ = 0;
 };
 
-// The reply to a copy out of a stream comes after all work before it.
+// The server replies to a copy in a stream after all earlier work of the stream.
 void note_fetched(const Caller& caller, uint64_t stream, uint64_t sequence) noexcept {
   note_stream_work(caller, stream, sequence);
   if (StreamState* state = find_stream(caller.state, stream)) note_stream_done(*caller.server, *state, sequence);
@@ -95,14 +95,14 @@ void note_fetched(const Caller& caller, uint64_t stream, uint64_t sequence) noex
 
 namespace {
 
-// The call need not wait for the data, unless the program may use them in a stream that does not wait for this one, or
-// may see the effects of earlier work.
+// The call need not wait for the data, unless the program may use the data in a stream that does not wait for this one,
+// or may see the effects of earlier work.
 bool may_be_posted(const Caller& caller, uint64_t stream, size_t bytes, bool arrived) noexcept {
   return !arrived || (stream <= wire::kStreamLegacy && caller.server->posted_uploads.allowed(caller, bytes));
 }
 
-// By way of memory that the server has, too, if that can be: `sent` of the bytes have gone then. The rules are those of
-// kept bytes.
+// Sends through SharedStaging, if it is usable; `sent` is the number of bytes that were sent. The rules for posting are
+// those of CachedBulk.
 CUresult send_staged(const Caller& caller, CUdeviceptr destination, const std::byte* source, size_t bytes,
                      uint64_t stream, bool arrived, size_t& sent) {
   sent = 0;
@@ -325,7 +325,7 @@ CUresult send_box(const Caller& caller, const DeviceBox& destination, const Host
     return arrived ? caller.server->posted_uploads.posted(caller, sequence, bytes) : CUDA_SUCCESS;
   }
   const LongTransfer transfer = long_transfer(*caller.session, Direction::to_gpu, bytes);
-  // Pieces of rows are gathered when they are sent, which may be later: one piece at a time.
+  // The sending thread gathers the rows, possibly later, so each piece is finished before the next one begins.
   return for_each_piece(size, kPieceBytes, [&](const BoxPiece& piece) {
     Gather gather = [&](size_t offset, std::span<std::byte> out) { gather_rows(source, piece, offset, out); };
     Pipeline pipeline(caller);

@@ -27,14 +27,14 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-// -1: none, or more than one.
+// -1: no device, or more than one.
 int device_named(std::string_view entry, const std::vector<DeviceFacts>& devices) {
   int ordinal = -1;
   if (std::from_chars(entry.data(), entry.data() + entry.size(), ordinal).ec == std::errc())
     return ordinal >= 0 && size_t(ordinal) < devices.size() ? ordinal : -1;
   std::string wanted(entry);
   std::transform(wanted.begin(), wanted.end(), wanted.begin(), [](unsigned char c) { return char(std::tolower(c)); });
-  // The prefix alone names none, also where there is but one (measured on driver 580).
+  // The prefix alone names no device, even if there is only one (measured on driver 580).
   if (!wanted.starts_with("gpu-") || wanted == "gpu-") return -1;
   int found = -1;
   for (size_t i = 0; i < devices.size(); ++i) {

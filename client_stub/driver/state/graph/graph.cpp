@@ -31,7 +31,7 @@ void forget_graph(const Caller& caller, uint64_t owner) {
   std::vector<uint64_t> nodes, inner;
   server.graph_records.forget(owner, nodes, inner);
   for (uint64_t node : nodes) server.node_storages.forget(node);
-  // Both sides forget the same handles, in this order, so that a number is not given out again too early.
+  // Both sides drop the same handles, in this order, so that a number is not reused too early.
   for (size_t at = 0; at < nodes.size() || (at == 0 && !inner.empty()); at += wire::kListItemsMax) {
     size_t count = std::min<size_t>(nodes.size() - at, wire::kListItemsMax);
     size_t graphs = at == 0 ? std::min<size_t>(inner.size(), wire::kListItemsMax) : 0;

@@ -14,12 +14,12 @@
 namespace gpuwire::client {
 namespace {
 
-// Pinned memory that the server has, or gets, at the same address: kernels of the same graph may use it, too, so its
-// copies use it where kernels do.
+// Returns whether the server holds the pinned memory at its own address. Kernels of the same graph may use the memory
+// as well, so its copies must use the kernels' bytes.
 bool is_at_same_address(const Caller& caller, const Place& place, Shared shared, bool written,
                         std::vector<GraphUse>& uses) {
   if (place.kind == PlaceKind::region) {
-    // Launches bring its content at that time to the device.
+    // Launches send the region's content of their time to the device.
     place.entry.server->pinned_pointers.scan_address(place.address);
     return true;
   }
@@ -30,7 +30,7 @@ bool is_at_same_address(const Caller& caller, const Place& place, Shared shared,
   return true;
 }
 
-// One range of the program's memory; `address` becomes where the server has it.
+// One range of the program's memory; `address` becomes the server's address of it.
 CUresult to_place(const Caller& caller, const Place& place, bool written, uint64_t& address,
                   std::vector<GraphUse>& uses, Shared shared = Shared::with_kernels) {
   address = place.address;
@@ -87,7 +87,7 @@ CUresult side_to_place(const Caller& caller, const Side& side, const CUDA_MEMCPY
   return CUDA_SUCCESS;
 }
 
-// A side that the program takes for the device's may be pinned memory, by its device pointer.
+// If the program names device memory, its pointer may be the device pointer of pinned memory.
 void note_device_side(const Caller& caller, const Side& side, const CUDA_MEMCPY3D& copy, bool written,
                       std::vector<GraphUse>& uses, Shared shared) {
   if (side.type != CU_MEMORYTYPE_DEVICE) return;

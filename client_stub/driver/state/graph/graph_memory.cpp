@@ -19,7 +19,7 @@
 namespace gpuwire::client {
 namespace {
 
-// Pinned allocations up to this size are taken whole, so that copies of different parts of them meet in one block.
+// Pinned allocations up to this size become one block, so that copies of different parts share it.
 constexpr uint64_t kWholeAllocationMax = 1u << 20;
 
 bool overlap(const GraphBlock& block, uint64_t address, uint64_t bytes) {
@@ -52,12 +52,12 @@ void GraphMemory::forget(const GraphBlock& block) noexcept {
     count_.store(blocks_.size(), std::memory_order_relaxed);
   }
   if (!process() || !block.place || !session_.connected()) return;
-  // When it cannot be sent the session is over, and the block with it.
+  // If the frame cannot be sent, the session is over, and the block with it.
   static_cast<void>(send::post_graph_memory_destroy(session_.connection(), 0, {.address = block.number}));
 }
 
 CUresult GraphMemory::find(uint64_t address, uint64_t bytes, bool written, std::shared_ptr<GraphBlock>& out) noexcept {
-  std::vector<std::shared_ptr<GraphBlock>> seen;  // let go of after the lock
+  std::vector<std::shared_ptr<GraphBlock>> seen;  // released after the lock
   std::lock_guard lock(mutex_);
   if (!ranges_.any(address, bytes)) return CUDA_SUCCESS;
   for (auto& [number, block] : blocks_) {
@@ -125,7 +125,7 @@ CUresult GraphMemory::find_or_make(const Caller& caller, uint64_t address, uint6
   }
   if (CUresult error = create(caller, base, size, block)) return error;
   std::lock_guard lock(mutex_);
-  block->written = block->written || written;  // another thread may have found it by now
+  block->written = block->written || written;  // another thread may have found the block by now
   return CUDA_SUCCESS;
 }
 
@@ -133,7 +133,7 @@ CUresult GraphMemory::use(const Caller& caller, uint64_t address, uint64_t bytes
                           uint64_t& place) noexcept try {
   std::shared_ptr<GraphBlock> block;
   CUresult found = find_or_make(caller, address, bytes, written, block);
-  // Without the lock: the launches may stand at functions of the program, and other threads have blocks to make.
+  // Without the lock: the launches may wait for functions of the program, and other threads make blocks meanwhile.
   if (found == CUDA_ERROR_NOT_SUPPORTED && session_.in_flight.in_use(address, bytes) && synchronise_context(caller)) {
     session_.in_flight.let_go();
     found = find_or_make(caller, address, bytes, written, block);
@@ -176,10 +176,10 @@ void GraphMemory::push(const Caller& caller, std::span<const GraphUse> uses) noe
   }
   post_writes(caller, changes);
 } catch (const std::bad_alloc&) {
-  // The following launch finds the data that were sent before.
+  // The following launch uses the data that were sent before.
 }
 
-// A launch may be over although nobody here knows yet, and its memory given back by the program.
+// The launch may have ended without the client's knowledge, and the program may have freed its memory.
 void GraphMemory::push_launched(const Caller& caller) noexcept try {
   const auto launched = session_.in_flight.launched();
   if (launched.empty()) return;

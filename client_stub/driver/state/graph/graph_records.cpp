@@ -11,12 +11,12 @@
 namespace gpuwire::client {
 namespace {
 
-constexpr int kInnerDepthMax = 64;  // as deep as the driver lets graphs be nested, and a bound for circles
+constexpr int kInnerDepthMax = 64;  // the driver's bound for nested graphs, and a bound for circles
 
 }  // namespace
 
-// Blocks end when nobody holds them, which must not happen under the lock: removed blocks are held until it is
-// released.
+// A block ends with its last holder, which must not happen under the lock: the objects here hold removed blocks until
+// the lock is released.
 
 void GraphRecords::add(uint64_t owner, uint64_t node, std::span<const GraphUse> uses) {
   if (uses.empty()) return;
@@ -192,8 +192,8 @@ Awaits GraphRecords::awaits_of(uint64_t owner) const noexcept {
 
 namespace {
 
-// The ranges of regions as a launch names them. `ranges` is in the order of addresses; those of one region that lie no
-// further apart than `gap` bytes are named as one.
+// The ranges of regions in the form that a launch sends. `ranges` is in the order of addresses; two ranges of one
+// region that are at most `gap` bytes apart become one.
 std::vector<uint64_t> pinned_of(const std::vector<GraphUse>& ranges, uint64_t gap) {
   std::vector<uint64_t> pinned;
   uint64_t region = 0;
@@ -213,10 +213,10 @@ std::vector<uint64_t> pinned_of(const std::vector<GraphUse>& ranges, uint64_t ga
   return pinned;
 }
 
-// Memory is compared in such pieces, so that a gap between two ranges costs no more than a range.
+// Memory is compared in pages, so a gap of one page costs no more than a further range.
 constexpr uint64_t kGapBytesMax = 4096;
 
-// In the order of addresses, and each range once.
+// Sorts by address and removes duplicates.
 std::shared_ptr<const GraphUses> each_once(std::vector<GraphUse> ranges) {
   auto key = [](const GraphUse& use) { return std::tuple(use.address, use.bytes, use.block.get(), use.written); };
   std::sort(ranges.begin(), ranges.end(), [&](const GraphUse& a, const GraphUse& b) { return key(a) < key(b); });

@@ -9,7 +9,7 @@
 namespace gpuwire::client {
 namespace {
 
-// Takes references away; true: that was the last one. Under the lock.
+// Drops references. Returns true if none is left. Lock: held.
 bool drop(UserObject& object, int64_t count) {
   object.references -= count;
   return object.references <= 0;
@@ -17,7 +17,7 @@ bool drop(UserObject& object, int64_t count) {
 
 }  // namespace
 
-// Calls the destructor, once the launches of the stream that still use the object are done. Without a lock.
+// Calls the destructor when the launches of the stream that still use the object are done. Lock: none.
 void UserObjects::destroy(UserObject& object, const Holder* holder) {
   handles().forget(wire::HandleKind::user_object, object.handle);
   bool later = holder && holder->launched &&

@@ -35,25 +35,25 @@
 namespace gpuwire::client {
 namespace {
 
-// Between the addresses of position-independent programs on Linux (from 0x5555'5555'4000 up) and the driver's own
-// reservation. Data are searched for these addresses, so they are none that two adjacent small numbers look like. An
-// unused page lies between two of them, so that the end of one is no address of the next.
+// Lies between the addresses of position-independent programs on Linux (from 0x5555'5555'4000 up) and the driver's own
+// reservation. PinnedPointers scans data for these addresses, so two adjacent small numbers must not look like one. An
+// unused page between two allocations keeps the end of one from being an address of the next.
 constexpr uint64_t kGapBytes = 4096;
 constexpr uint64_t kWindowBegin = 0x5291'8000'0000;
 constexpr uint64_t kWindowEnd = 0x5500'0000'0000;
 constexpr uint64_t kSmallNumbersEnd = 1u << 24;  // of the lower half of an address
 constexpr unsigned kHintsMax = 16;
 
-// A change that may be a signal to a running kernel: larger ones are sent first.
+// A change up to this size may be a signal to a running kernel; larger changes are sent first.
 constexpr size_t kSignalBytesMax = 64;
 
-// Copies that were sent before are still to bring bytes here, and only here: work that is sent from now on is to find
-// them. Other work is not waited for: a kernel may stand until the program has gone on. False: it cannot be waited for.
+// Waits for earlier copies into this memory, because later work must find their bytes. Waits for no other work: a
+// kernel may wait for the program. Returns false if no wait is possible.
 bool await_arrivals(const Caller& caller, uint64_t base, uint64_t bytes) {
   while (caller.server->pending_copies.touches(reinterpret_cast<const void*>(base), bytes)) {
     if (await_verdict(caller)) return false;  // otherwise the data that have arrived meanwhile are in place
   }
-  // While a stream captures, nothing may be synchronised.
+  // A synchronisation would end a capture.
   if (!caller.state || caller.state->captures.load(std::memory_order_relaxed) != 0) return true;
   if (caller.server->in_flight.being_written(base, bytes)) static_cast<void>(synchronise_context(caller));
   return true;
@@ -67,14 +67,14 @@ HostRegions::HostRegions(ServerSession& session, SessionParts& parts, PinnedPoin
 bool is_mapped(uint64_t address, uint64_t bytes) noexcept {
   constexpr uint64_t kPageBytes = 4096;
   uint64_t begin = address & ~(kPageBytes - 1);
-  // Looks at the mappings and, with this flag, does nothing more (msync(2)).
+  // With this flag msync(2) only checks the mappings.
   return msync(reinterpret_cast<void*>(begin), address + bytes - begin, MS_ASYNC) == 0;
 }
 
 void* map_pinned(size_t mapped_bytes, int file) noexcept {
   const int flags = file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
-  // A counter alone: nothing is published through it. Addresses are not given out again soon, so that the server has
-  // time to let go of them.
+  // A counter alone: nothing is published through it. Addresses are not reused soon, so that the server has time to
+  // release them.
   static std::atomic<uint64_t> next{kWindowBegin};
   for (unsigned i = 0; i < kHintsMax && mapped_bytes < kWindowEnd - kWindowBegin; ++i) {
     uint64_t hint = next.fetch_add(mapped_bytes + kGapBytes, std::memory_order_relaxed);
@@ -123,7 +123,7 @@ CUresult HostRegions::mirror(const Caller& caller, uint64_t base, uint64_t bytes
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-// Bytes that are still to arrive here go to the server with the launch that follows their arrival.
+// The launch that follows the arrival of pending bytes sends them to the server.
 CUresult HostRegions::mirror_for_graphs(const Caller& caller, uint64_t base, uint64_t bytes) noexcept try {
   if (!caller.session->facts().knows(uint32_t(wire::SessionOrdinal::region_for_kernels)))
     return CUDA_ERROR_NOT_SUPPORTED;
@@ -135,7 +135,7 @@ CUresult HostRegions::mirror_for_graphs(const Caller& caller, uint64_t base, uin
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-// With making_.
+// Lock: making_.
 CUresult HostRegions::make(const Caller& caller, uint64_t base, uint64_t bytes, Users users) {
   if (!caller.session->facts().knows(uint32_t(wire::SessionOrdinal::region_create))) return CUDA_ERROR_NOT_SUPPORTED;
   auto range = address_map().find(base);
@@ -155,19 +155,19 @@ CUresult HostRegions::make(const Caller& caller, uint64_t base, uint64_t bytes, 
     if (users == Users::kernels) add(base, std::move(region));
     else for_graphs_.emplace(base, std::move(region));
   }
-  // Only now: until then another thread that is given a pointer to it still comes here, and waits. That of graphs waits
-  // for such a pointer.
+  // The removal comes last: until then another thread with a pointer to the memory also calls mirror(), and waits. A
+  // region for graphs stays among the pinned pointers, because a kernel may get a pointer to it later.
   if (users == Users::kernels) pinned_.remove(base);
   return CUDA_SUCCESS;
 }
 
-// With making_.
+// Lock: making_.
 bool HostRegions::open_to_kernels(const Caller& caller, uint64_t base) {
   {
     std::lock_guard lock(mutex_);
     if (!for_graphs_.contains(base)) return false;
   }
-  // When it cannot be sent the session is over, and the region with it.
+  // If the frame cannot be sent, the session is over, and the region with it.
   static_cast<void>(send::post_region_for_kernels(*caller.session, caller.context, {.address = base}));
   {
     std::lock_guard lock(mutex_);
@@ -183,7 +183,7 @@ bool HostRegions::open_to_kernels(const Caller& caller, uint64_t base) {
 
 namespace {
 
-// A memfd of this size that nobody can resize. -1: the system has none, or the program may make none.
+// Returns a memfd of this size that no process can resize, or -1.
 int make_shared_file(size_t bytes) noexcept {
   if (!may_grow_to(bytes)) return -1;
   int file = memfd_create("gpuwire-pinned", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -197,14 +197,14 @@ int make_shared_file(size_t bytes) noexcept {
 }  // namespace
 
 bool can_share_pages(const Caller& caller) noexcept {
-  // Within a host function the server may only answer when it has returned.
+  // In a host function the server may only answer after the function has returned.
   if (in_host_callback() || !caller.session->facts().knows(uint32_t(wire::SessionOrdinal::region_share))) return false;
   const Road* road = road_of(*caller.session);
   return road && std::string_view(road->road_name()) == "shm";
 }
 
 CUresult share_pages(const Caller& caller, size_t mapped_bytes, void*& memory) noexcept {
-  // A connection that was lost has lost descriptors that were on their way, and so may the next one.
+  // A lost connection loses the descriptors in flight, and so may the next one.
   constexpr unsigned kTriesMax = 4;
   // A counter alone: nothing is published through it.
   static std::atomic<uint64_t> number{0};
@@ -214,7 +214,7 @@ CUresult share_pages(const Caller& caller, size_t mapped_bytes, void*& memory) n
   int file = make_shared_file(mapped_bytes);
   if (file < 0) return CUDA_ERROR_NOT_SUPPORTED;
   memory = map_pinned(mapped_bytes, file);
-  // Where the system has large pages for such memory, pinning it is many times faster.
+  // With large pages, pinning the memory is many times faster.
   if (memory) madvise(memory, mapped_bytes, MADV_HUGEPAGE);
   const uint64_t given = number.fetch_add(1, std::memory_order_relaxed) + 1;
   CUresult result = memory ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_OUT_OF_MEMORY;
@@ -233,7 +233,7 @@ CUresult share_pages(const Caller& caller, size_t mapped_bytes, void*& memory) n
 }
 
 void unshare_pages(const Caller& caller, void* memory, size_t mapped_bytes) noexcept {
-  // When it cannot be sent the session is over, and the server's side with it.
+  // If the frame cannot be sent, the session is over, and the server's mapping with it.
   static_cast<void>(
       send::post_region_destroy(*caller.session, caller.context, {.address = reinterpret_cast<uint64_t>(memory)}));
   munmap(memory, mapped_bytes);
@@ -250,7 +250,7 @@ void* HostRegions::allocate_shared(const Caller& caller, size_t mapped_bytes) no
   if (mapped_bytes <= kSharedTableBytesMax) pinned_.add_table(reinterpret_cast<uint64_t>(memory), mapped_bytes);
   return memory;
 } catch (const std::bad_alloc&) {
-  return nullptr;  // the server's side goes with the session
+  return nullptr;  // the session's end removes the server's mapping
 }
 
 void HostRegions::add(uint64_t base, Region region) {
@@ -274,8 +274,8 @@ void HostRegions::note_bounds() noexcept {
               std::memory_order_relaxed);
 }
 
-// A program that unmaps registered memory is wrong, and natively gets away with it; one that takes the memory's rights
-// for a while is right. The device has the pages in both cases.
+// The device keeps the pages of registered memory in both cases: after a program has unmapped the memory, which is an
+// error without a native effect, and while it has revoked access, which is permitted.
 void HostRegions::find_changes(uint64_t base, Region& region, uint64_t offset, uint64_t bytes,
                                std::vector<MirroredChange>& changes) {
   const auto* memory = reinterpret_cast<const std::byte*>(base + offset);
@@ -311,10 +311,10 @@ bool HostRegions::bring_late(uint64_t base, Region& region) noexcept {
 
 void HostRegions::store_without_rights(uint64_t base, Region& region, uint64_t offset, std::span<const std::byte> bytes,
                                        std::span<const uint8_t> mask) {
-  if (!is_mapped(base + offset, bytes.size())) return;  // what is mapped there next is other memory
+  if (!is_mapped(base + offset, bytes.size())) return;  // later mappings there are other memory
   std::vector<uint8_t> missing(mask.begin(), mask.end());
   if (mask.empty()) missing.assign(wire::change_mask_bytes(bytes.size()), 0xff);
-  // Bytes that are late come first.
+  // Late bytes are older, so they are written first.
   if (region.late.empty() && write_without_rights(base + offset, bytes, missing)) return;
   region.late.resize(wire::change_mask_bytes(region.bytes));
   for (size_t i = 0; i < bytes.size(); ++i) {
@@ -349,14 +349,14 @@ void HostRegions::end(const Caller& caller, uint64_t base) noexcept {
       return;
     }
   }
-  // When it cannot be sent the session is over, and the region with it.
+  // If the frame cannot be sent, the session is over, and the region with it.
   static_cast<void>(send::post_region_destroy(*caller.session, caller.context, {.address = base}));
 }
 
 void HostRegions::push_now(const Caller& caller) noexcept {
   push_changes(caller);
-  // The server may only answer when a host function has returned: memory that its thread finds is made a region by the
-  // next call of another thread.
+  // The server may only answer after a host function has returned. The next call of another thread makes the regions
+  // that a host function's thread has found.
   if (!caller.state || in_host_callback()) return;
   while (auto wanted = pinned_.next_wanted()) {
     if (mirror(caller, wanted->base, wanted->bytes) == CUDA_SUCCESS) {
@@ -370,7 +370,7 @@ void HostRegions::push_now(const Caller& caller) noexcept {
   }
 }
 
-// A table that the device knows may point to another. With sending_, so that none ends meanwhile.
+// A table that the device has may point to another table. Lock: sending_, so that no table ends meanwhile.
 void HostRegions::scan_tables() {
   if (!pinned_.any_unseen() || pinned_.want_all_if_tables_cost_more()) return;
   for (size_t seen = 0;;) {
@@ -387,21 +387,22 @@ void HostRegions::push_changes(const Caller& caller) noexcept try {
   std::lock_guard sending(sending_);
   scan_tables();
   {
-    // Not held while sending: a full send window empties through the reading thread, which stores the device's writes
-    // under it.
+    // Not held while frames are sent: a full send window drains through the receiving thread, which takes this lock to
+    // store the device's writes.
     std::lock_guard lock(mutex_);
     if (mirrored_.load(std::memory_order_relaxed) == 0) return;
     for (auto& [base, region] : regions_) {
       if (!region.shared()) find_changes(base, region, 0, region.bytes, changes);
     }
   }
-  // The order of the program's writes is unknown. A kernel that waits for a word, and then reads data that were written
-  // before, finds them.
+  // The order of the program's writes is unknown. Large changes come first, so a kernel that waits for a word finds the
+  // data that the program wrote before the word.
   std::stable_partition(changes.begin(), changes.end(),
                         [](const MirroredChange& change) { return change.bytes.bytes.size() > kSignalBytesMax; });
   post(caller, changes);
 } catch (const std::bad_alloc&) {
-  // The call that follows sends its work without; the bytes that were not noted as sent go with the next one.
+  // The work of the following call is sent without the changes. They are still unsent in the shadow, so the next call
+  // sends them.
 }
 
 void HostRegions::push_for_graphs(const Caller& caller, std::span<const uint64_t> ranges) noexcept try {
@@ -412,7 +413,7 @@ void HostRegions::push_for_graphs(const Caller& caller, std::span<const uint64_t
     std::lock_guard lock(mutex_);
     for (size_t i = 0; i + 1 < ranges.size(); i += 2) {
       auto* found = find(for_graphs_, ranges[i]);
-      if (!found) continue;  // it is for kernels by now, and was sent with all of those; or it is gone
+      if (!found) continue;  // now a region for kernels, which was sent with all of those; or freed
       auto& [base, region] = *found;
       const uint64_t offset = ranges[i] - base;
       find_changes(base, region, offset, std::min(ranges[i + 1], region.bytes - offset), changes);
@@ -452,19 +453,19 @@ void HostRegions::stored(uint64_t address, uint64_t offset, std::span<const uint
   std::lock_guard lock(mutex_);
   auto* found = find(regions_, address);
   if (!found) found = find(for_graphs_, address);
-  if (!found || found->first != address || found->second.shared()) return;  // it has just been freed
+  if (!found || found->first != address || found->second.shared()) return;  // freed meanwhile
   Region& region = found->second;
   const std::span<const std::byte> brought = std::span(incoming_).first(bytes);
   auto* memory = reinterpret_cast<std::byte*>(address);
-  // The changes are looked at before the memory that they name.
+  // The changes are validated before the memory that they name is accessed.
   const bool fits = offset <= region.bytes && bytes <= region.bytes - offset &&
                     (mask.empty() || mask.size() == wire::change_mask_bytes(bytes));
   if (region.read_only) {
-    memory = region.shadow.data();  // the program's bytes differ from these, and go to the device once more
+    memory = region.shadow.data();  // the program's bytes now differ from the shadow and are sent to the device again
   } else if (fits && bytes != 0 && region.registered &&
              (!bring_late(address, region) || !is_usable(address + offset, bytes, Use::writing))) {
     store_without_rights(address, region, offset, brought, mask);
-    memory = region.shadow.data();  // that alone is written below
+    memory = region.shadow.data();  // apply_changes() writes only the shadow
   }
   static_cast<void>(wire::apply_changes(memory, region.shadow, offset, brought, mask));
 }

@@ -19,7 +19,7 @@ namespace {
 // MADV_POPULATE_READ and MADV_POPULATE_WRITE, of Linux 5.14.
 constexpr int kPopulateRead = 22, kPopulateWrite = 23;
 
-// 0: all pages of the range are there and may be used so. EINVAL: not, or the system does not know the question.
+// 0: all pages of the range are mapped and permit the use. EINVAL: they do not, or the system lacks the flag.
 int populate(uint64_t address, uint64_t bytes, Use use) noexcept {
   constexpr uint64_t kPageBytes = 4096;
   const uint64_t begin = address & ~(kPageBytes - 1);
@@ -38,10 +38,10 @@ bool knows_populate() noexcept {
   return knows;
 }
 
-// The process's memory as a file, whose reads and writes pass over the rights of private mappings.
+// The process's memory as a file, whose reads and writes ignore the rights of private mappings.
 int open_memory(int flags) noexcept { return ::open("/proc/self/mem", flags | O_CLOEXEC); }
 
-// Returns how many bytes were moved before the first that could not be. `move` is pread() or pwrite().
+// Returns the number of bytes that were moved before the first failure. `move` is pread() or pwrite().
 template <class Move>
 size_t move_all(size_t bytes, Move move) noexcept {
   size_t done = 0;
@@ -98,7 +98,7 @@ std::optional<bool> allowed_by_query(int mappings, uint64_t address, uint64_t by
     query.query_flags = kCoveringOrNext;
     query.query_addr = at;
     if (::ioctl(mappings, kMappingQuery, &query) != 0) {
-      if (errno == ENOENT) return true;  // nothing is mapped from here on
+      if (errno == ENOENT) return true;  // no mapping from here on
       return std::nullopt;
     }
     if (query.vma_start >= address + bytes) return true;
@@ -123,7 +123,7 @@ bool allowed_by_list(int mappings, uint64_t address, uint64_t bytes, Use use) no
       if (!over) allowed = allowed && mapping->allows(use);
       over = over || !allowed;
     }
-    if (at == 0 && held == sizeof text) break;  // no line of the system's
+    if (at == 0 && held == sizeof text) break;  // not a line of the kernel's
     std::memmove(text, text + at, held - at);
     held -= at;
   }
@@ -132,7 +132,7 @@ bool allowed_by_list(int mappings, uint64_t address, uint64_t bytes, Use use) no
 
 namespace {
 
-// True where the system does not say.
+// Returns true if the system cannot answer.
 bool is_allowed(uint64_t address, uint64_t bytes, Use use) noexcept {
   const int file = ::open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
   if (file < 0) return true;
@@ -147,7 +147,7 @@ bool is_allowed(uint64_t address, uint64_t bytes, Use use) noexcept {
 bool is_usable(uint64_t address, uint64_t bytes, Use use) noexcept {
   if (!knows_populate()) return is_mapped(address, bytes);
   const int error = populate(address, bytes, use);
-  // Pages of a device are not brought in, whatever their rights are.
+  // populate() does not fault in pages of a device, whatever their rights.
   return error == 0 || (error == EINVAL && is_allowed(address, bytes, use));
 }
 

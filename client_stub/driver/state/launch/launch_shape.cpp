@@ -28,7 +28,7 @@ CUresult check_shape(const LaunchShape& shape, std::span<const int32_t> device_a
 
 bool registers_fit(uint32_t registers_per_thread, uint64_t block_threads,
                    std::span<const int32_t> device_attributes) noexcept {
-  // CUDA C++ Programming Guide, "Compute Capabilities": registers are given to warps, in units of 256.
+  // CUDA C++ Programming Guide, "Compute Capabilities": registers are allocated per warp, in units of 256.
   constexpr uint64_t kWarpThreads = 32, kUnit = 256;
   if (device_attributes.size() <= CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK) return true;
   uint64_t of_warp = (registers_per_thread * kWarpThreads + kUnit - 1) / kUnit * kUnit;
@@ -74,13 +74,13 @@ CUresult find_parameters(void** kernel_params, void** extra, uint32_t parameter_
 
 namespace {
 
-// Copies memory of this process by way of the system, which says when it is none.
+// Copies memory of this process by a system call, which fails for unmapped addresses.
 bool copy_what_is_there(void* to, const void* from, size_t bytes) noexcept {
   if (bytes == 0) return true;
   const iovec out{to, bytes}, in{const_cast<void*>(from), bytes};
   const ssize_t copied = process_vm_readv(getpid(), &out, 1, &in, 1, 0);
   if (copied >= 0 || (errno != ENOSYS && errno != EPERM)) return copied == ssize_t(bytes);
-  std::memcpy(to, from, bytes);  // a system that permits nobody to ask
+  std::memcpy(to, from, bytes);  // the system forbids the call
   return true;
 }
 

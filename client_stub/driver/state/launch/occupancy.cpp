@@ -13,8 +13,8 @@
 namespace gpuwire::client {
 namespace {
 
-// The question as the answers of a function are kept by it. For clusters the current context counts, too: a green one
-// has fewer multiprocessors.
+// The key of a query among a function's answers. For clusters the key has the current context, too: a green context has
+// fewer multiprocessors.
 std::string kept_by(const Caller& caller, const OccupancyQuestion& question) {
   const uint64_t context = question.about_config() ? caller.context_handle : 0;
   std::string out = question.key();
@@ -25,7 +25,7 @@ std::string kept_by(const Caller& caller, const OccupancyQuestion& question) {
 
 CUfunction as_function(const FunctionState& function) { return reinterpret_cast<CUfunction>(function.handle); }
 
-// Sends the question, whose answer finish() waits for.
+// Sends the query; finish() waits for the answer.
 CUresult begin(const Caller& caller, const FunctionState& function, const OccupancyQuestion& question,
                uint64_t& sequence) {
   const CUfunction func = as_function(function);

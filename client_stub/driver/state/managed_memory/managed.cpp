@@ -14,18 +14,18 @@
 namespace gpuwire::client {
 namespace {
 
-// By how much the driver's mapping that holds a managed variable may be larger than the variable.
+// The largest difference between the driver's mapping that holds a managed variable and the variable.
 constexpr uint64_t kMappingSlackMax = 1u << 30;
 
-// The whole blocks of the context go back to the server's driver.
+// Frees a whole allocation of the server's driver, which may have held small allocations.
 CUresult free_whole(const Caller& caller, ServerSession& server, uint64_t context, uint64_t address) {
   server.managed_allocations.note_unmapped(context, address);
   server.managed_memory.unmap(address);
   return forward::cuMemFree_v2(caller, address);
 }
 
-// Memory that is handed out again must be at rest, as it is natively after cuMemFree. While streams of the context
-// capture no wait is possible, and the block is put off until a later free.
+// Memory must be at rest before it is reused, as natively after cuMemFree. While streams of the context capture, no
+// wait is possible: the block is released by a later free.
 CUresult free_small(const Caller& caller, ServerSession& server, uint64_t context, const SmallAllocation& freed) {
   if (!devices_quiet(server) && !in_host_callback()) {
     if (caller.state->captures.load(std::memory_order_relaxed) != 0) {
@@ -63,7 +63,8 @@ CUresult map_managed_variable(AddressRange& range, uint64_t base, uint64_t bytes
   range.kind = RangeKind::managed_variable;
   range.context = 0;
   bool inside = range.base >= base && range.base - base <= bytes && range.bytes <= bytes - (range.base - base);
-  // A driver's mapping is somewhat larger than its content; the server's figure alone may not fill this address space.
+  // A driver's mapping is somewhat larger than its content. The server's figure is not trusted, because it could fill
+  // this address space.
   if (!inside || bytes - range.bytes > kMappingSlackMax) return CUDA_ERROR_UNKNOWN;
   if (range.server->managed_memory.map(base, bytes, false) == ManagedMemory::Mapped::yes) return CUDA_SUCCESS;
   log_stderr("a managed variable cannot be used: its addresses are taken in this process");

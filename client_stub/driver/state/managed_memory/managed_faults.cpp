@@ -27,13 +27,13 @@
 namespace gpuwire::client {
 namespace {
 
-// --- which addresses are ours: read by the handler, which may take no lock -----------------------------------------
+// --- managed addresses: read by the handler, which may take no lock --------------------------------------------------
 
 // Two levels over units of 2 MiB of a 47-bit address space. Leaves are never freed: 16 KiB for each 16 GiB that ever
 // held managed memory.
 constexpr unsigned kUnitBits = 21, kLeafBits = 13, kRootBits = 47 - kUnitBits - kLeafBits;
 struct Leaf {
-  std::array<std::atomic<uint16_t>, 1u << kLeafBits> segments;  // that have a page in the unit
+  std::array<std::atomic<uint16_t>, 1u << kLeafBits> segments;  // those with a page in the unit
 };
 // A leaf is published with release after it was zeroed; partner: the acquire load of the reader. The counts are
 // relaxed: a thread that touches managed memory got its address after the count was raised.
@@ -61,22 +61,23 @@ bool maybe_managed(uint64_t address) noexcept {
   return segments && segments->load(std::memory_order_relaxed) != 0;
 }
 
-// --- faults on their way to the thread that serves them ------------------------------------------------------------
+// --- faults in flight to the thread that serves them
+// ------------------------------------------------------------------
 
 int futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const timespec* timeout = nullptr) noexcept {
   return int(syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation | FUTEX_PRIVATE_FLAG, value, timeout,
                      nullptr, 0));
 }
 
-// Threads that fault at once; more wait for a place. A program that leaves our handler by siglongjmp() from a signal
-// handler of its own, while its fault is served, loses its place.
+// The number of threads that may fault at once; further ones wait for a slot. A program that leaves the handler by
+// siglongjmp() from a signal handler of its own, while its fault is served, loses its slot.
 constexpr size_t kSlots = 256;
 
 enum SlotState : uint32_t { kFree, kFilling, kPosted, kResolved, kForeign };
 
-// The faulting thread takes a slot from free to filling and posted, the serving thread from there to resolved or
-// foreign, the faulting one back to free. Release on each step, acquire where the next one is waited for: the fields
-// and the opened memory are seen with the state.
+// The faulting thread moves a slot from free to filling and posted, the serving thread from posted to resolved or
+// foreign, and the faulting thread back to free. Each step is a release, and each wait for a step an acquire, so the
+// fields and the opened memory are visible with the state.
 struct Slot {
   std::atomic<uint32_t> state{kFree};
   uint64_t address = 0;
@@ -87,14 +88,14 @@ constinit std::array<Slot, kSlots> g_slots;
 constinit std::atomic<uint32_t> g_requests{0};
 // Counts slots that became free, for threads that found none.
 constinit std::atomic<uint32_t> g_released{0};
-// Is there a thread that serves? Set before the handler is installed, cleared before the thread ends.
+// Set before the handler is installed, cleared before the serving thread ends.
 constinit std::atomic<bool> g_serving{false};
 constinit std::atomic<bool> g_stopping{false};
-// Has all managed memory been opened for good? Set before g_serving is cleared; release, partner: the handler's acquire
+// All managed memory has been opened for good. Set before g_serving is cleared. Release; partner: the handler's acquire
 // of g_serving.
 constinit std::atomic<bool> g_opened{false};
 
-// The interval at which a faulting thread checks whether there is still a serving one.
+// The interval at which a faulting thread checks that the serving thread still exists.
 constexpr long kStillServedMs = 100;
 
 Slot* take_slot() noexcept {
@@ -112,7 +113,7 @@ Slot* take_slot() noexcept {
   }
 }
 
-// In the signal handler: no lock, no allocation. False: the fault is not ours.
+// Runs in the signal handler: no lock, no allocation. Returns false if the fault is not in managed memory.
 bool resolve_elsewhere(uint64_t address, bool write) noexcept {
   Slot* slot = take_slot();
   if (!slot) return false;
@@ -135,10 +136,10 @@ bool resolve_elsewhere(uint64_t address, bool write) noexcept {
 
 // --- the handler ---------------------------------------------------------------------------------------------------
 
-// A program may install handlers after ours. Each time ours goes in front again it is another one of these, and handler
-// i passes foreign faults to the handler that was there before it, previous i. So a handler of the program that calls,
-// or restores and raises for, the handler it found there, which was an earlier one of ours, gets the same effect as
-// without us.
+// A program may install handlers after the client's. Each time the client's handler is installed again in front of
+// them, it is another one of these functions, and function i passes foreign faults to its predecessor, previous i. A
+// handler of the program that calls its predecessor, or restores it and raises the signal, then reaches an earlier one
+// of these functions and has the native effect.
 constexpr uint32_t kHandlersMax = 8;
 constinit std::array<struct sigaction, kHandlersMax> g_previous;
 // Written under g_installing. Entries are complete before their handler is installed, which orders them for the
@@ -146,12 +147,12 @@ constinit std::array<struct sigaction, kHandlersMax> g_previous;
 uint32_t g_installed = 0;
 constinit std::mutex g_installing;
 
-// As the kernel does when nobody handles it.
+// The kernel's action without a handler.
 void default_action(int signal, const siginfo_t* info) noexcept {
   struct sigaction none {};
   none.sa_handler = SIG_DFL;
   sigaction(signal, &none, nullptr);
-  // The instruction faults again; a signal that was sent does not, and is sent once more.
+  // The instruction faults again. A signal that a process has sent does not recur, so it is sent once more.
   if (info->si_code <= 0) syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), signal);
 }
 
@@ -160,7 +161,7 @@ void hand_on(struct sigaction& previous, int signal, siginfo_t* info, void* cont
   if (previous.sa_handler == SIG_DFL || previous.sa_handler == SIG_IGN) return default_action(signal, info);
   const struct sigaction handler = previous;
   if (handler.sa_flags & SA_RESETHAND) previous.sa_handler = SIG_DFL;
-  // With the mask that the program asked for. It may leave by siglongjmp().
+  // The handler runs with the mask that the program requested. It may leave by siglongjmp().
   sigset_t mask = handler.sa_mask, before;
   if (!(handler.sa_flags & SA_NODEFER)) sigaddset(&mask, signal);
   pthread_sigmask(SIG_BLOCK, &mask, &before);
@@ -177,12 +178,12 @@ bool is_write([[maybe_unused]] const void* context) noexcept {
   constexpr greg_t kWriteAccess = 2;  // of the processor's page fault error code
   return static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_ERR] & kWriteAccess;
 #else
-  return false;  // found out by the second fault, on memory that may be read
+  return false;  // a second fault, on readable memory, shows a write
 #endif
 }
 
-// The program faulted before the memory was opened for good, and comes here afterwards: its instruction can be done
-// again. False: the page is no more. Opening it once more makes sure that this ends.
+// The program faulted before the memory was opened for good, so its instruction can be repeated. Returns false if the
+// page is unmapped. Opening the page once more guarantees that the fault does not recur.
 bool opened_meanwhile(uint64_t address) noexcept {
   if (!g_opened.load(std::memory_order_acquire)) return false;
   return mprotect(reinterpret_cast<void*>(address & ~(kPageBytes - 1)), kPageBytes, PROT_READ | PROT_WRITE) == 0;
@@ -213,7 +214,7 @@ bool same(const struct sigaction& one, const struct sigaction& other) {
   return one.sa_sigaction == other.sa_sigaction && one.sa_flags == other.sa_flags;
 }
 
-// Under g_installing.
+// Lock: g_installing.
 void install() noexcept {
   struct sigaction now {};
   if (sigaction(SIGSEGV, nullptr, &now) != 0) return;
@@ -221,13 +222,13 @@ void install() noexcept {
     return;
   uint32_t index = 0;
   while (index < g_installed && !same(g_previous[index], now)) ++index;
-  // A program that installs that many different ones keeps the last for itself.
+  // If a program installs more different handlers than that, its last one stays in front.
   if (index == kHandlersMax) return;
   g_previous[index] = now;
   g_installed = std::max(g_installed, index + 1);
   struct sigaction ours {};
   ours.sa_sigaction = kHandlers[index];
-  // Programs may have their own stacks for signals, and a handler of theirs that interrupts ours may touch managed
+  // Programs may have their own signal stacks, and a handler of the program that interrupts this one may access managed
   // memory itself.
   ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
   sigaction(SIGSEGV, &ours, nullptr);
@@ -235,7 +236,7 @@ void install() noexcept {
 
 // --- refreshing ----------------------------------------------------------------------------------------------------
 
-// How long memory that was fetched beside running work is taken for current, if the program goes on watching it.
+// How long memory that was fetched beside running work counts as current while the program polls it.
 constexpr unsigned kRefreshMinMs = 1, kRefreshMaxMs = 8;
 
 int64_t now_us() noexcept {
@@ -244,7 +245,7 @@ int64_t now_us() noexcept {
   return int64_t(time.tv_sec) * 1'000'000 + time.tv_nsec / 1000;
 }
 
-// Later calls tell the program that its memory and the device's are no longer the same.
+// Later calls report to the program that its memory and the device's differ.
 void note_lost_memory(const ServerSession& session) noexcept {
   handles().for_each(wire::HandleKind::context, &session, [&](uint64_t, void* object) {
     auto* context = static_cast<ContextState*>(object);
@@ -257,15 +258,15 @@ void note_lost_memory(const ServerSession& session) noexcept {
 
 }  // namespace
 
-// False: the fault is the program's.
+// Returns false if the fault is the program's own.
 bool ManagedFaults::bring(uint64_t address, bool write) noexcept {
   std::lock_guard serving(serving_);
   ManagedMemory* memory = holder(address);
   if (!memory) return false;
   const ServerSession& session = memory->session();
   if (process() && memory->resolve(address, write)) return true;
-  // At the end of the process destructors and exit handlers still use the memory: its content on the device can no
-  // longer be known. Before the end, the server is gone, or refuses; natively, too, the program continues, and its next
+  // At the end of the process, destructors and exit handlers still access the memory, although its content on the
+  // device is lost. Before the end, the server is lost or refuses: the program continues, as natively, and its next
   // call returns the error.
   if (process() && session.connection().state() != CUDA_ERROR_DEINITIALIZED) {
     log_stderr("managed memory cannot be fetched from the server: the program continues with its last known contents");
@@ -275,7 +276,7 @@ bool ManagedFaults::bring(uint64_t address, bool write) noexcept {
   return true;
 }
 
-// Updates early or hidden chunks, if it is time. True: there are some, now or later.
+// Updates early or hidden chunks if `now`. Returns true if there are any, now or later.
 bool ManagedFaults::refresh(bool now) noexcept {
   std::lock_guard serving(serving_);
   bool restless = false;

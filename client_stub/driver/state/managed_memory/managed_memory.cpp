@@ -21,7 +21,7 @@ namespace {
 
 // Changes are copied out of the memory and sent in portions of about this size.
 constexpr uint64_t kPortionBytes = 4u << 20;
-// How often a fetch is repeated because the program learned meanwhile that work is done; then the data count as old
+// The number of repeated fetches while the program learns that work is done. After the last one the data count as early
 // from the start.
 constexpr unsigned kFetchesMax = 16;
 
@@ -30,9 +30,9 @@ struct Change {
   wire::ByteChanges bytes;
 };
 
-// Neighbours travel together: the bytes from the first changed one of one chunk to the last changed one of the next.
-// Chunks before `first` are of another segment, which may be another allocation of the server's driver: no message
-// covers two.
+// Adjacent changes are sent as one: from the first changed byte of one chunk to the last changed byte of the next.
+// Chunks before `first` are of another segment, which may be another allocation of the server's driver; no message
+// covers two allocations.
 void append(std::vector<Change>& changes, size_t first, uint64_t address, wire::ByteChanges&& bytes) {
   if (changes.size() > first) {
     auto& [before, last] = changes.back();
@@ -68,8 +68,8 @@ ManagedMemory::ManagedMemory(ServerSession& session, SessionParts& parts) noexce
 
 ManagedMemory::~ManagedMemory() { managed_faults().leave(*this); }
 
-// A stream whose work is done covers the NULL stream's, when nothing newer was sent there: the stream has waited for
-// the NULL stream's earlier work.
+// A stream whose work is done covers the NULL stream, if that got no newer work: the stream has waited for the NULL
+// stream's earlier work.
 bool devices_quiet(const ServerSession& session) noexcept {
   bool quiet = true;
   uint64_t done_blocking = 0;  // newest work known to be done in a stream that synchronises with the NULL stream
@@ -97,7 +97,7 @@ bool devices_quiet(const ServerSession& session) noexcept {
 bool ManagedMemory::add_segment(uint64_t begin, uint64_t end, bool fresh, Mapped& result) {
   Segment segment;
   segment.pages = std::make_unique<MappedPages>();
-  // Where there are many small blocks, the gaps between them are held, too.
+  // Reservations around many small blocks include the gaps between them.
   address_reservations().make_room(begin, end - begin);
   auto made = segment.pages->map(begin, end, fresh ? PageAccess::write : PageAccess::none);
   result = made == MappedPages::Result::taken  ? Mapped::taken
@@ -203,7 +203,7 @@ bool ManagedMemory::holds(uint64_t address) const noexcept {
 }
 
 void ManagedMemory::note_state() noexcept {
-  // Opened for good: nothing is closed any more, whatever calls are still under way.
+  // After open_all() no chunk is closed, including by calls in progress.
   if (opened_) return;
   bool valid = fetching_ || on_their_way_, early = fetching_ && fetch_is_early_, hidden = false;
   for (auto& [first, segment] : segments_) {
@@ -228,7 +228,8 @@ void ManagedMemory::note_presence(bool there) noexcept {
   managed_faults().count_memories(there ? 1 : -1);
 }
 
-// Under sending_ alone: the session's window empties through the thread that reads, which may want mutex_ to settle.
+// Lock: sending_ alone, because a full send window drains through the receiving thread, which may take mutex_ in
+// settle().
 void ManagedMemory::send_hidden() noexcept {
   try {
     std::vector<Change> changes;
@@ -251,12 +252,11 @@ void ManagedMemory::send_hidden() noexcept {
         note_state();
       }
       for (const Change& change : changes) {
-        if (send_change(session_.connection(), change))
-          break;  // the session is over, which the call that follows reports
+        if (send_change(session_.connection(), change)) break;  // the session is over; the following call reports it
       }
     }
   } catch (const std::bad_alloc&) {
-    // Unsent changes stay hidden, and go with the next work.
+    // Unsent changes stay hidden, and are sent with the next work.
   }
   std::lock_guard lock(mutex_);
   on_their_way_ = false;
@@ -338,7 +338,7 @@ bool ManagedMemory::resolve(uint64_t address, bool write) noexcept try {
       }
       base = first;
       settled = settled_;
-      // From here on work that is sent, and work that the program learns is done, are noted for this fetch, too.
+      // From here on, sent work and learned completions are recorded for this fetch, too.
       fetching_ = fetch_is_early_ = true;
       worked_ = false;
       note_state();
@@ -356,7 +356,7 @@ bool ManagedMemory::resolve(uint64_t address, bool write) noexcept try {
     fetching_ = false;
     if (opened_) return true;
     if (fetched && (!stale || fetches >= kFetchesMax)) {
-      // Nobody unmaps while sending_ is held.
+      // No thread unmaps while sending_ is held.
       ManagedSegment& chunks = *find(address).second->chunks;
       bool opened = chunks.store(window, data, early);
       if (opened && write && !chunks.writable(address - base)) {
@@ -408,8 +408,8 @@ void ManagedMemory::ended(SessionEnd how) noexcept {
   if (how == SessionEnd::closed) open_all();
 }
 
-// The mappings were not inherited; their bookkeeping stays, because its locks may have been held by threads that no
-// longer exist.
+// The child has not inherited the mappings. Their bookkeeping stays, because threads that do not exist in the child may
+// have held its locks.
 void ManagedMemory::after_fork_in_child() noexcept {
   count_.store(0, std::memory_order_relaxed);
   valid_.store(false, std::memory_order_relaxed);

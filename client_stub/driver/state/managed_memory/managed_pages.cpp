@@ -18,12 +18,12 @@
 namespace gpuwire::client {
 namespace {
 
-// One file of shared memory behind all stretches; offsets are not used twice, and unmapped parts are punched out. The
-// program may close the descriptor, and open another file under its number: the file is only used while it is still the
-// same, otherwise another is made.
+// One shared memory file backs all segments; its offsets are never reused, and unmapped parts are punched out. The
+// program may close the descriptor and open another file under its number. The object therefore checks that the file is
+// still the same, and otherwise makes another one.
 class SharedFile {
  public:
-  // A descriptor with room at `offset`, or -1. `file`: which one.
+  // Returns a descriptor with room at `offset`, or -1. `file` becomes the file's number.
   int extend(uint64_t bytes, uint64_t& offset, uint64_t& file) noexcept {
     if (current() < 0 && !make()) return -1;
     if (bytes > INT64_MAX - size_ || !may_grow_to(size_ + bytes)) return -1;
@@ -33,7 +33,7 @@ class SharedFile {
     size_ += bytes;
     return file_.get();
   }
-  // The descriptor of file number `file`, or -1: it is gone.
+  // Returns the descriptor of file number `file`, or -1 if it is closed.
   int descriptor(uint64_t file) noexcept { return file == number_ ? current() : -1; }
 
  private:
@@ -78,7 +78,7 @@ MappedPages::Result MappedPages::map(uint64_t begin, uint64_t end, PageAccess ac
     munmap(theirs, bytes);
     return Result::no_memory;
   }
-  // A child would share the memory with its parent; natively it has none of it.
+  // A child would share the memory with its parent; natively it does not have the memory.
   madvise(theirs, bytes, MADV_DONTFORK);
   madvise(ours, bytes, MADV_DONTFORK);
   begin_ = begin;
@@ -99,12 +99,12 @@ MappedPages::~MappedPages() {
 
 bool MappedPages::protect(uint64_t offset, uint64_t bytes, PageAccess access) noexcept {
   if (offset >= bytes_) return false;
-  // Callers speak of whole chunks, the last of which may be cut.
+  // Callers pass whole chunks; the last chunk may be shorter.
   bytes = std::min(bytes, bytes_ - offset);
   if (mprotect(reinterpret_cast<void*>(begin_ + offset), bytes, protection(access)) == 0) return true;
   if (access != PageAccess::none) return false;
-  // The process has as many mappings as the system allows. Closing all of it needs none; chunks that are closed too
-  // early are opened again.
+  // The process has as many mappings as the system permits. Closing the whole segment needs no further mapping; chunks
+  // that are closed too early are opened again.
   return mprotect(reinterpret_cast<void*>(begin_), bytes_, PROT_NONE) == 0;
 }
 

@@ -46,8 +46,7 @@ bool ManagedSegment::protect_run(size_t first, size_t count, PageAccess access) 
   return pages_.protect(begin, std::min(count * kChunkBytes, bytes_ - begin), access);
 }
 
-// A clean chunk is going to be written to. Its bytes must not change until it is open, which they cannot: nobody may
-// write.
+// Precondition: no thread can write to the clean chunk, so its bytes do not change before it is opened.
 bool ManagedSegment::make_dirty(size_t index, bool early) {
   Chunk& chunk = chunks_[index];
   auto twin = copy_of(index);
@@ -62,7 +61,7 @@ ManagedSegment::Need ManagedSegment::fault(uint64_t offset, bool write, Window& 
   size_t index = offset / kChunkBytes;
   Chunk& chunk = chunks_[index];
   if (accessible(chunk.state)) {
-    // Another thread's fault has been served meanwhile, or this one wants more than to read.
+    // Another thread's fault has been served meanwhile, or this access is a write.
     if (write && chunk.state == State::clean) {
       refused = !make_dirty(index, chunk.early);
     } else {
@@ -70,7 +69,7 @@ ManagedSegment::Need ManagedSegment::fault(uint64_t offset, bool write, Window& 
     }
     return Need::nothing;
   }
-  // A thread that reads one chunk after the other gets more each time.
+  // A thread that reads successive chunks gets a larger window each time.
   window_chunks_ = index == next_ ? std::min(window_chunks_ * 2, kWindowChunksMax) : 1;
   size_t count = 1;
   while (count < window_chunks_ && index + count < chunks_.size() && !accessible(chunks_[index + count].state)) ++count;
@@ -83,7 +82,7 @@ bool ManagedSegment::store(const Window& window, std::span<const std::byte> data
   size_t first = window.offset / kChunkBytes, count = (window.bytes + kChunkBytes - 1) / kChunkBytes;
   for (size_t index = first; index < first + count; ++index) {
     Chunk& chunk = chunks_[index];
-    if (accessible(chunk.state)) continue;  // another thread was faster
+    if (accessible(chunk.state)) continue;  // another thread has opened it
     std::byte* memory = pages_.memory() + index * kChunkBytes;
     const std::byte* fetched = data.data() + (index - first) * kChunkBytes;
     if (chunk.state == State::hidden) {
@@ -98,7 +97,7 @@ bool ManagedSegment::store(const Window& window, std::span<const std::byte> data
     }
     std::memcpy(memory, fetched, chunk_bytes(index));
   }
-  // One call to the system for each run of chunks that become readable.
+  // Each run of chunks that become readable needs one system call.
   for (size_t index = first; index < first + count;) {
     if (chunks_[index].state != State::invalid) {
       ++index;
@@ -112,7 +111,7 @@ bool ManagedSegment::store(const Window& window, std::span<const std::byte> data
   return true;
 }
 
-// Makes accessible chunks that are not held inaccessible for the program: nothing changes while they are compared.
+// Revokes the program's access to chunks that no call holds, so nothing changes while they are compared.
 void ManagedSegment::revoke(bool early_only) {
   auto take = [&](const Chunk& chunk) {
     return accessible(chunk.state) && chunk.holds == 0 && (!early_only || chunk.early);
@@ -122,7 +121,7 @@ void ManagedSegment::revoke(bool early_only) {
     bool taking = take(chunks_[index]);
     end = index + 1;
     if (!taking) continue;
-    // Runs grow over closed chunks: one call for a segment with few open ones.
+    // A run includes closed chunks, so a segment with few open chunks needs one system call.
     while (end < high_ && (take(chunks_[end]) || !accessible(chunks_[end].state))) ++end;
     protect_run(index, end - index, PageAccess::none);
   }
@@ -139,7 +138,7 @@ void ManagedSegment::close(bool early_only) {
       set(chunk, chunk.state == State::clean ? State::invalid : State::hidden, false);
       continue;
     }
-    // A call uses it: it is compared now and once more when it is closed.
+    // A call uses the chunk: it is compared now and again when it is closed.
     if (chunk.state == State::fresh) chunk.twin = std::make_unique<std::byte[]>(chunk_bytes(index));
     set(chunk, chunk.state == State::clean ? State::clean : State::dirty, true);
   }
@@ -157,8 +156,8 @@ uint64_t ManagedSegment::show_changes(size_t index, const Visit& visit) {
   return shown;
 }
 
-// The touched bytes of a fresh chunk: the server holds zeros there, and no work has had the address, so nothing between
-// them is left out.
+// Visits all touched bytes of a fresh chunk. The server holds zeros there and no work has had the address, so unchanged
+// bytes between them may be included.
 uint64_t ManagedSegment::show_fresh(size_t index, uint64_t& untouched_to, const Visit& visit) {
   const uint64_t chunk_end = index * kChunkBytes + chunk_bytes(index);
   uint64_t shown = 0, begin = 0, end = 0;

@@ -19,7 +19,7 @@ constexpr uint64_t kPageBytes = 4096;
 constexpr uint64_t page_floor(uint64_t address) { return address & ~(kPageBytes - 1); }
 constexpr uint64_t page_ceiling(uint64_t address) { return page_floor(address + kPageBytes - 1); }
 
-// The unit that is reserved whole where there are many small allocations: the driver cuts them from blocks of this
+// Reservations around many small allocations cover this unit: the driver cuts such allocations from blocks of this
 // size.
 constexpr uint64_t kChunkBytes = 2u << 20;
 constexpr uint64_t chunk_of(uint64_t address) { return address & ~(kChunkBytes - 1); }
@@ -156,7 +156,7 @@ AddressReservations::~AddressReservations() {
   for (uint64_t chunk : whole_) give_back_pages(chunk, chunk + kChunkBytes);
 }
 
-// Cuts the segment that holds `address` in two, so that one of them begins there.
+// Cuts the segment that holds `address` in two, so that a segment begins there.
 void AddressReservations::split(uint64_t address) {
   auto at = segments_.upper_bound(address);
   if (at == segments_.begin()) return;
@@ -193,7 +193,7 @@ bool AddressReservations::hold_whole(uint64_t chunk, Stretches& claimed) {
       claimed.emplace_back(from, to);
       continue;
     }
-    // The program has something there.
+    // A mapping of the program is in the way.
     for (; claimed.size() > before; claimed.pop_back()) give_back_pages(claimed.back().first, claimed.back().second);
     return false;
   }

@@ -46,7 +46,7 @@ size_t CachedBlocks::count(const BlockUse& use) const {
 
 void CachedBlocks::remove(ByAddress::iterator at) {
   auto same = by_use_.find(at->second.use);
-  // The newest goes most often.
+  // The newest block is removed most often.
   auto found = std::find(same->second.rbegin(), same->second.rend(), at->first);
   same->second.erase(std::next(found).base());
   if (same->second.empty()) by_use_.erase(same);

@@ -28,20 +28,20 @@ namespace gpuwire::client {
 namespace {
 
 constexpr std::chrono::nanoseconds kNever = std::chrono::nanoseconds::max();
-// When another thread is giving back just now.
+// The next poll while another thread releases blocks.
 constexpr std::chrono::milliseconds kPollAgain{5};
-// While the server has not reported the result of frees.
+// The next poll while the server has not reported the result of frees.
 constexpr std::chrono::milliseconds kPollForAnswer{20};
-// `leaving` of blocks whose frame is being sent.
+// The value of `leaving` while the frame of the blocks is being sent.
 constexpr uint64_t kLeavingNow = ~uint64_t{0};
-// Thrown under the send lock: the frame cannot be sent just now.
+// Thrown under the send lock if the frame must not be sent at present.
 struct NotNow {};
 
 ContextState* context_of(uint64_t handle) noexcept {
   return handles().find<ContextState>(wire::HandleKind::context, handle);
 }
 
-// As if the context were the current one; its health is no condition.
+// A caller in the context as if it were current. The context's health is no condition.
 Caller caller_in(ServerSession& session, ContextState& context) noexcept {
   Caller caller = session.own_caller();
   caller.state = &context;
@@ -60,9 +60,8 @@ std::chrono::milliseconds time_of(const CachedBlock& block) {
   return block.known ? CachedMemory::kProfiledTime : CachedMemory::kCachedTime;
 }
 
-// Under the send lock. A capture that began before the frame that is being sent, or a function of the program that a
-// stream will call before it, is known here by now. A wait beside captures would end them; a stream that waits at a
-// function would delay all threads.
+// Runs under the send lock, so captures and functions of the program from earlier frames are known here. The server's
+// wait would end a capture; behind a function that a stream is still to call, it would delay all threads.
 void permit_wait(ServerSession& session) {
   if (!session.captures.none() || session.host_callbacks.any_to_come() ||
       has(session.in_flight.standing(), Awaits::functions))
@@ -95,7 +94,7 @@ void CachedMemory::after_fork_in_child() noexcept {
   new (&profiled_mutex_) std::mutex;
   new (&giving_) std::mutex;
   new (&mutex_) Mutex;
-  low_ = high_ = sending_low_ = sending_high_ = 0;  // nothing is looked for any more
+  low_ = high_ = sending_low_ = sending_high_ = 0;  // ends the searches of threads without the lock
   next_poll_ = 0;
   asked_ = false;
 }
@@ -110,7 +109,8 @@ void CachedMemory::note_bounds() noexcept {
   high_.store(high, std::memory_order_relaxed);
 }
 
-// --- allocating and freeing ----------------------------------------------------------------------------------------
+// --- allocating and freeing
+// -------------------------------------------------------------------------------------------
 
 bool CachedMemory::take(const Caller& caller, const BlockUse& use, CUdeviceptr* out) {
   if (!any()) return false;
@@ -130,7 +130,7 @@ bool CachedMemory::take(const Caller& caller, const BlockUse& use, CUdeviceptr* 
   return true;
 }
 
-// A green context has but a part of the device, and another context's work may use its memory, too.
+// A green context has only a part of the device, and work of other contexts may use its memory.
 bool CachedMemory::possible(const Caller& caller) const noexcept {
   const ServerFacts& facts = caller.session->facts();
   return !caller.state->is_green() && facts.knows(uint32_t(wire::SessionOrdinal::await_rest)) &&
@@ -139,7 +139,7 @@ bool CachedMemory::possible(const Caller& caller) const noexcept {
          facts.knows(uint32_t(wire::SessionOrdinal::allocate_ahead));
 }
 
-// A block that others know of, or that the program has changed, is never handed out as if it were new.
+// A block is not reused if other processes know it or the program has changed its attributes.
 bool CachedMemory::usable(const Caller& caller, const AddressRange& range) const noexcept {
   if (bytes_max_ == 0 || range.bytes > std::min(bytes_max_, kBlockBytesMax)) return false;
   if (range.context != caller.context_handle || !range.reserved || range.sync_memops || range.others_know) return false;
@@ -155,7 +155,7 @@ bool CachedMemory::has_room(uint64_t bytes) noexcept {
 bool CachedMemory::await_rest(const Caller& caller) noexcept {
   std::atomic<uint64_t>& rested = caller.state->rested;
   const uint64_t newest = rested.load(std::memory_order_relaxed);
-  // Nothing has been sent since: whatever used the memory has ended by then.
+  // Nothing was sent since, so all users of the memory have ended by then.
   if (newest != 0 && caller.session->last_sequence() == newest) return true;
   uint64_t sequence = 0;
   if (send::post_await_rest(*caller.session, caller.context, {}, &sequence, [&] { permit_wait(*caller.server); }))
@@ -178,8 +178,7 @@ bool CachedMemory::keep_in_order(const Caller& caller, const AddressRange& range
   const StreamState* stream = find_stream(caller.state, wire_stream);
   // The server may not have received the thread's own stream yet.
   if (!stream || (stream != &caller.state->legacy && stream->context != caller.state) || t_unannounced) return false;
-  // Only in the NULL stream does a free delay later work of other streams, and a free that is not sent cannot delay
-  // anything.
+  // In the NULL stream a free delays later work of other streams; a free that is not sent cannot delay it.
   if (stream == &caller.state->legacy && caller.state->blocking_work.load(std::memory_order_relaxed)) return false;
   if (!has_room(range.bytes)) return false;
   return put(caller, range,
@@ -210,8 +209,7 @@ bool CachedMemory::put(const Caller& caller, const AddressRange& range, const Bl
 bool CachedMemory::insert(const CachedBlock& block, const ContextState& context) noexcept {
   try {
     MutexLock lock(mutex_);
-    // Under the lock, with which what is kept in the order of streams is given back when one begins to capture, and a
-    // context's blocks are forgotten when it has ended.
+    // Lock: mutex_, under which the blocks of a capturing stream are released, and an ended context's blocks removed.
     if (in_order(block) && !session_.captures.none()) return false;
     if (!context.alive.load(std::memory_order_relaxed) || !blocks_.add(block)) return false;
     note_bounds();
@@ -232,7 +230,7 @@ uint64_t CachedMemory::whole_bytes(int device) const noexcept {
   return bytes;
 }
 
-// The frame also wakes the session's thread, which looks from now on.
+// The frame also wakes the session's thread, which polls from now on.
 void CachedMemory::begin_keeping() noexcept {
   if (keeping()) [[likely]]
     return;
@@ -246,7 +244,8 @@ void CachedMemory::begin_keeping() noexcept {
   static_cast<void>(send::post_keeping_memory(session_.connection(), 0, {.keeps = true}));
 }
 
-// --- allocating ahead ----------------------------------------------------------------------------------------------
+// --- prefetching
+// ------------------------------------------------------------------------------------------------------
 
 uint64_t CachedMemory::asked_bytes() const noexcept {
   uint64_t bytes = 0;
@@ -266,7 +265,7 @@ size_t CachedMemory::asked_blocks(const BlockUse* use) const noexcept {
   return blocks;
 }
 
-// Half of the bound is left to blocks that the program frees.
+// The other half of the bound is reserved for blocks that the program frees.
 uint32_t CachedMemory::count_prefetched(const BlockUse& use, bool missed) {
   const uint32_t wanted = demand_.allocated(use, missed, blocks_.count(use) + asked_blocks(&use), Clock::now());
   const uint64_t taken = blocks_.bytes() + asked_bytes(), most = bytes_max_ / 2;
@@ -279,7 +278,7 @@ size_t CachedMemory::prefetch_places() const noexcept {
   return most - std::min(most, used);
 }
 
-// Within a call that allocates: the driver may wait here, as for the program's own allocation.
+// Called within an allocation of the program: the driver may wait here, as natively.
 void CachedMemory::prefetch(const Caller& caller, const BlockUse& use, bool missed) noexcept {
   if (use.bytes > std::min(bytes_max_, kBlockBytesMax) || !possible(caller)) return;
   Ask ask{.context = use.context};
@@ -375,15 +374,15 @@ void CachedMemory::allocated_ahead(uint64_t sequence, std::span<const uint64_t> 
   auto find = [&]() REQUIRES(mutex_) {
     return std::find_if(asks_.begin(), asks_.end(), [&](const Ask& ask) { return ask.sequence == sequence; });
   };
-  // It stays among those that are asked for while its blocks come. Only this thread takes it out, or the end of its
-  // context, and then nothing comes of the blocks.
+  // The request stays in asks_ while its blocks arrive. Only this thread removes it, or the end of its context, which
+  // discards the blocks.
   Ask ask;
   try {
     MutexLock lock(mutex_);
     auto found = find();
     if (found == asks_.end()) return;  // its context has ended
     ask = *found;
-  } catch (...) {}  // no memory: the blocks are nobody's, until the context ends
+  } catch (...) {}  // no memory: no allocation gets the blocks before the context ends
   for (size_t i = 0; i < std::min(addresses.size(), ask.sizes.size()); ++i)
     insert_prefetched(ask, ask.sizes[i], addresses[i]);
   MutexLock lock(mutex_);
@@ -404,17 +403,18 @@ void CachedMemory::insert_prefetched(const Ask& ask, uint64_t bytes, uint64_t ad
                     .ahead = true,
                     .known = ask.known};
   block.range.reserved = address_reservations().reserve(address, bytes);
-  // Something of this process lies there: the block is of no use, and goes with the next that are given back.
+  // A mapping of this process lies there. The block is unusable and is released with the next ones.
   if (!block.range.reserved) block.use.bytes = 0;
   if (!insert(block, *context)) release_range(block.range);
 }
 
-// --- giving back ---------------------------------------------------------------------------------------------------
+// --- releasing
+// --------------------------------------------------------------------------------------------------------
 
-// Bare frames: they are no work of the program's, in whichever thread this is.
+// Posts the frame without the steps of a program's call, because the free may run on any thread.
 CUresult CachedMemory::send_free(const CachedBlock& block) noexcept {
   ContextState* context = context_of(block.range.context);
-  // Blocks of a context that has ended, or that is of no more use, go with it.
+  // Blocks of a context that has ended or failed end with it.
   if (!context || context_health(*context) != CUDA_SUCCESS) return CUDA_SUCCESS;
   const Caller caller = caller_in(session_, *context);
   if (in_order(block)) {
@@ -429,8 +429,8 @@ CUresult CachedMemory::send_free(const CachedBlock& block) noexcept {
                                          [&](auto params) { params.setDptr(block.range.base); });
 }
 
-// The state that says that there is nothing to free changes behind the frees: a thread that relies on it alone may
-// destroy the blocks' stream next.
+// The state that reports an empty cache changes after the frees: a thread that relies on it alone may destroy the
+// blocks' stream next.
 template <class Choose>
 void CachedMemory::send_back(Choose&& choose) noexcept {
   std::vector<CachedBlock> back;
@@ -439,7 +439,7 @@ void CachedMemory::send_back(Choose&& choose) noexcept {
     back = blocks_.take_if([&](const CachedBlock& block) { return block.leaving == 0 && choose(block); });
     if (!back.empty()) sending_low_ = back.front().range.base, sending_high_ = back.back().range.end();
   } catch (...) {
-    return;  // no memory; they are kept for longer
+    return;  // no memory; the blocks are cached for longer
   }
   for (const CachedBlock& block : back) {
     release_range(block.range);
@@ -482,12 +482,12 @@ void CachedMemory::send_at_rest(Choose&& choose) noexcept {
         block.leaving = kLeavingNow;
       });
     } catch (...) {
-      return;  // no memory; they are kept for longer
+      return;  // no memory; the blocks are cached for longer
     }
     if (addresses.empty()) return;
     const ContextState* context = context_of(handle);
     if (!context || context_health(*context) != CUDA_SUCCESS) {
-      freed_at_rest(kLeavingNow, true);  // with the context, of which nothing is sent any more
+      freed_at_rest(kLeavingNow, true);  // freed with the context, for which nothing is sent any more
       continue;
     }
     uint64_t sequence = 0;
@@ -511,21 +511,21 @@ void CachedMemory::freed_at_rest(uint64_t sequence, bool freed) noexcept {
     if (freed) {
       gone = blocks_.take_if([&](const CachedBlock& block) { return block.leaving == sequence; });
       note_bounds();
-      // It is this thread's to receive, and another's to send that nothing is kept any more.
+      // This thread receives; the session's thread sends that the cache is empty.
       if (next_poll_.load(std::memory_order_relaxed) != 0)
         next_poll_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
     } else {
       blocks_.for_each([&](CachedBlock& block) {
         if (block.leaving != sequence) return;
         block.leaving = 0;
-        block.since = Clock::now() - (time_of(block) - kCachedTime);  // looked at again after kCachedTime
+        block.since = Clock::now() - (time_of(block) - kCachedTime);  // polled again after kCachedTime
       });
     }
     for (const CachedBlock& block : gone) {
       if (block.ahead) demand_.forget(block.use);
     }
   } catch (...) {
-    return;  // no memory: they are nobody's, until the context ends
+    return;  // no memory: no allocation gets the blocks before the context ends
   }
   for (const CachedBlock& block : gone) release_range(block.range);
 }
@@ -552,19 +552,19 @@ void CachedMemory::synchronise(const Caller& caller, const std::vector<BlockUse>
   }
 }
 
-// Freeing is no wait natively, and another thread's call may block the server in its driver until a function of the
-// program has returned. The function may need a lock of the caller, so nothing is waited for then, and blocks that only
-// a wait could free stay.
+// A free waits for nothing natively, but another thread's call may block the server in its driver until a function of
+// the program has returned, and the function may need a lock of the caller. In this case no thread waits, and blocks
+// that only a wait could free stay.
 bool CachedMemory::may_wait() noexcept {
   return !session_.host_callbacks.any_to_come() && !has(session_.in_flight.standing(), Awaits::functions);
 }
 
-// Notices come in the order of frames: the notices for earlier frames have been received by then.
+// Notices arrive in the order of frames, so the reply comes after the notices for earlier frames.
 void CachedMemory::await_answers() noexcept {
   if (!in_host_callback()) static_cast<void>(send::call_ping(session_.connection(), 0, {}));
 }
 
-// A block that was not found may be one whose free is being sent.
+// If a block is not found, another thread may be sending its free.
 void CachedMemory::await_sends() noexcept { const std::lock_guard giving(giving_); }
 
 void CachedMemory::give_back_at_rest(const Caller& caller, bool (*choose)(const CachedBlock&)) noexcept {
@@ -576,7 +576,7 @@ void CachedMemory::give_back_at_rest(const Caller& caller, bool (*choose)(const 
   }
   if (asked && may_wait()) await_answers();
   {
-    // First, as a free in stream order is work.
+    // The blocks at rest come first, because a free in stream order is work.
     std::lock_guard giving(giving_);
     send_at_rest(choose);
   }
@@ -588,7 +588,7 @@ void CachedMemory::give_back_in_order(const Caller& caller) noexcept {
     const std::vector<BlockUse> rested = rested_streams();
     give_back_if(in_order);
     if (may_wait()) synchronise(caller, rested);
-  } catch (...) {}  // no memory; they are kept for longer
+  } catch (...) {}  // no memory; the blocks are cached for longer
 }
 
 bool CachedMemory::free_all(const Caller& caller) noexcept {
@@ -627,7 +627,7 @@ void CachedMemory::forget(const ContextState& context) noexcept {
     demand_.forget_context(context.handle);
     std::erase_if(asks_, [&](const Ask& ask) { return ask.context == context.handle; });
     asked_.store(!asks_.empty(), std::memory_order_relaxed);
-    // Whatever has become of them at the server, they are gone now.
+    // Whatever the server has done with the blocks, the client drops them now.
     blocks_.for_each([&](CachedBlock& block) {
       if (block.range.context == context.handle) block.leaving = 0;
     });
@@ -686,7 +686,7 @@ std::chrono::nanoseconds CachedMemory::poll(Clock::time_point now) noexcept {
   send_at_rest(unused);
   send_back([&](const CachedBlock& block) { return in_order(block) && unused(block); });
   MutexLock lock(mutex_);
-  // The answer may be here already: that nothing is kept is then still to be sent.
+  // The answer may have arrived already; the frame that reports the empty cache is then still to be sent.
   if (blocks_.empty() && asks_.empty()) return keeping_ ? std::chrono::nanoseconds(kPollAgain) : kNever;
   Clock::time_point next = now + (asks_.empty() ? kCachedTime : kPollForAnswer);
   blocks_.for_each([&](const CachedBlock& block) {

@@ -1,5 +1,5 @@
-// Calls that give memory up: cuMemFree, cuMemFreeHost, cuMemHostUnregister, cuArrayDestroy, cuMipmappedArrayDestroy.
-// Natively they return when all work of the context has ended (measured on driver 580), and programs take it for done.
+// Calls that release memory: cuMemFree, cuMemFreeHost, cuMemHostUnregister, cuArrayDestroy, cuMipmappedArrayDestroy.
+// Natively they return when all work of the context has ended (measured on driver 580), and programs rely on it.
 #include "client/forward.hpp"
 #include "client_stub/driver/state/context/context.hpp"
 #include "client_stub/driver/state/session/server_session.hpp"
@@ -12,8 +12,8 @@
 namespace gpuwire::client {
 namespace {
 
-// May work under way write to memory of the program, or call it, or stand until the program acts? In the last case
-// other threads' calls must get through meanwhile.
+// May work in flight write to memory of the program, call a function of it, or wait for an action of it? In the last
+// case other threads' calls must proceed meanwhile.
 bool concerns_program(ServerSession& server, const ContextState& context) noexcept {
   if (server.managed_memory.any() || server.in_flight.any_writes() || server.host_callbacks.any_to_come() ||
       server.in_flight.standing() != Awaits::nothing)
@@ -24,13 +24,13 @@ bool concerns_program(ServerSession& server, const ContextState& context) noexce
 }  // namespace
 
 CUresult await_work(const Caller& caller, GivenUp what) noexcept {
-  // The rules of captures have been checked before. Beside captures that permit the call, a wait for the context would
-  // end them.
+  // The rules of captures have been checked before. A wait for the context would end captures that permit this call.
   if (!caller.state || context_idle(*caller.state) || caller.server->captures.any() || in_host_callback())
     return CUDA_SUCCESS;
   ContextState& context = *caller.state;
   if (what == GivenUp::at_server && !concerns_program(*caller.server, context)) {
-    // The frame waits at the server: a question about earlier work is answered behind it, and not from older state.
+    // The frame waits at the server, so the reply to a question about earlier work comes after the wait. Cached state
+    // would be older.
     caller.server->note_progress();
     return CUDA_SUCCESS;
   }

@@ -9,7 +9,7 @@
 namespace gpuwire::client {
 namespace {
 
-// The place within a found entry.
+// Completes the place from its entry.
 void judge(Place& place) noexcept {
   const AddressRange& entry = place.entry;
   place.whole = entry.contains(place.address, place.bytes);
@@ -47,21 +47,22 @@ Place classify_near(const Place& known, uint64_t address, uint64_t bytes) noexce
 
 CUresult check_on_device(Place& place, bool& unknown) noexcept {
   if (place.address == 0) return CUDA_ERROR_INVALID_VALUE;
-  // The server's driver has to refuse the address of a freed block.
+  // The server's driver must refuse the address of a freed block.
   if (place.kind == PlaceKind::other && process()) {
     ServerSession& server = *process()->server;
     server.cached_memory.scan_address(place.address);
-    // The server puts a free off behind functions of the program, which cuMemFree itself waits for natively.
+    // The server delays a free until functions of the program have returned; natively, cuMemFree itself waits for them.
     if (!in_host_callback()) server.host_callbacks.await_none();
   }
-  // How long imported memory is, only the server's driver knows.
+  // Only the server's driver knows the size of imported memory.
   if (place.kind == PlaceKind::other || place.entry.kind == RangeKind::imported) {
     unknown = true;
     return CUDA_SUCCESS;
   }
   if (!place.whole) return CUDA_ERROR_INVALID_VALUE;
   if (place.kind != PlaceKind::pinned) return CUDA_SUCCESS;
-  // Where the server has no memory left for it, the tenant's bound included, it is as if a driver had none.
+  // If the server has no memory for the region, or the tenant's bound is reached, the call fails like a driver without
+  // memory.
   if (CUresult error = reach_pinned(place.entry))
     return error == CUDA_ERROR_OUT_OF_MEMORY ? error : CUDA_ERROR_INVALID_VALUE;
   place.kind = PlaceKind::region;

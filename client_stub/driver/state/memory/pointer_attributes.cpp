@@ -5,7 +5,7 @@
 namespace gpuwire::client {
 namespace {
 
-// `known`: such memory has this attribute.
+// `known`: the memory has this attribute.
 template <class Value>
 CUresult store(void* data, Value value, bool known = true) {
   std::memcpy(data, &value, sizeof value);
@@ -32,7 +32,7 @@ uint32_t access_flags(const AddressRange& range) {
   return range.is_accessible() ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
 }
 
-// No token is given out, as by the driver, for which GPUDirect RDMA needs none since CUDA 6.
+// As the driver does since CUDA 6, the client returns no tokens; GPUDirect RDMA needs none.
 CUresult store_tokens(void* data, bool host) {
   uint32_t zeros[3] = {};
   std::memcpy(data, zeros, sizeof zeros);
@@ -49,14 +49,14 @@ CUresult pointer_attribute(CUpointer_attribute attribute, CUdeviceptr pointer, c
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return store<uint32_t>(data, host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-      // Pinned memory has its own address on the device, too. A mapping that no device may access has none (measured on
-      // driver 580).
+      // Pinned memory has its own address on the device. A mapping that no device may access has no address (measured
+      // on driver 580).
       return store<uint64_t>(data, range.is_accessible() ? pointer : 0, range.is_accessible());
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       return store<uint64_t>(data, host || managed ? pointer : 0, host || managed);
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS: return store_tokens(data, host);
-    // Of managed memory always, of pinned memory never, of other memory if the program has set it or asked for tokens
-    // (measured on driver 580).
+    // Managed memory always has it, pinned memory never; other memory has it if the program has set it or requested
+    // tokens (measured on driver 580).
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return store<uint32_t>(data, managed || range.sync_memops);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: return store<uint64_t>(data, range.buffer_id);
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: return store<uint32_t>(data, managed);
@@ -83,7 +83,7 @@ void unknown_pointer_attribute(CUpointer_attribute attribute, CUdeviceptr pointe
     // Ordinary host memory is its own host pointer (measured on driver 580).
     case CU_POINTER_ATTRIBUTE_HOST_POINTER: store<uint64_t>(data, pointer); return;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: store<int32_t>(data, CU_DEVICE_INVALID); return;
-    // A reserved range is known by these two, which are not written of other memory (measured on driver 580).
+    // Only a reserved range has these two; for other memory nothing is stored (measured on driver 580).
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
       if (auto range = reservation_at(pointer)) store<uint64_t>(data, range->base);
       return;

@@ -27,7 +27,8 @@ std::vector<uint64_t> ProfiledDemand::missed(int device, uint64_t bytes, const s
     sizes.erase(found);
     return true;
   };
-  // A program may begin with another block than its earlier runs. One that goes on with others does something else.
+  // The first block may differ from the earlier runs. If a later block differs, the profile does not fit this run, and
+  // the client requests no further blocks.
   const bool expected = leave_out(bytes);
   for (uint64_t size : here) leave_out(size);
   const auto before = asks_.find(device);

@@ -44,7 +44,8 @@ int Shares::give_out(const ShareToken& token, bool close_on_exec) noexcept {
 
 std::optional<ShareToken> Shares::token_of(int descriptor) noexcept {
   Message message{};
-  // The message stays in the socket for others. A descriptor that is no socket, or an empty socket, is not one of ours.
+  // The message stays in the socket for further readers. A descriptor that is no socket, or an empty socket, is not a
+  // share.
   if (::recv(descriptor, &message, sizeof message, MSG_PEEK | MSG_DONTWAIT) != ssize_t(sizeof message))
     return std::nullopt;
   if (std::memcmp(message.magic, kMagic, sizeof kMagic) != 0) return std::nullopt;

@@ -1,5 +1,5 @@
-// Getting an image to the server and loaded there: have it loaded by its digest; if it is unknown, offer it, send it
-// and try again.
+// Loads an image at the server: by its digest first; if the server does not have the image, the client offers it, sends
+// it and tries again.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -25,7 +25,7 @@ namespace {
 constexpr size_t kImagePieceBytes = wire::kPostedBulkBytesMax;
 constexpr int kLoadAttemptsMax = 3;
 
-// Unknown options of JIT loads that hold addresses of the program: arrays of names and of addresses.
+// JIT options that hold addresses of the program: arrays of names and of addresses.
 bool holds_pointers(CUjit_option option) {
   return option == CU_JIT_GLOBAL_SYMBOL_NAMES || option == CU_JIT_GLOBAL_SYMBOL_ADDRESSES;
 }
@@ -53,8 +53,8 @@ CUresult send_image(const Caller& caller, const ProgramImage& image) {
   return CUDA_SUCCESS;
 }
 
-// As much of the text as the program's buffer holds, and a zero; the number of bytes without it goes where the size
-// was, but of a buffer that is full all of it (as measured on driver 580). The server has cut the text to that size.
+// Stores as much of the text as the program's buffer holds, and a zero. The number of bytes without the zero replaces
+// the size; for a full buffer it includes the zero (measured on driver 580). The server has cut the text to that size.
 void store_log(std::string_view text, char* buffer, uint32_t buffer_bytes, void** filled) {
   if (!buffer || buffer_bytes == 0) return;
   const size_t most = buffer_bytes - 1, count = std::min(text.size(), most);
@@ -65,7 +65,7 @@ void store_log(std::string_view text, char* buffer, uint32_t buffer_bytes, void*
 
 CUresult begin_load(const Caller& caller, const ProgramImage& image, uint64_t handle, const LoadOptions& options,
                     uint64_t& sequence) {
-  caller.server->cached_memory.give_back_but_profiled(caller);  // load_image() frees that where memory is short
+  caller.server->cached_memory.give_back_but_profiled(caller);  // load_image() frees profiled blocks if memory is short
   return send::begin_module_load(*caller.session, caller.context,
                                  {.handle = handle,
                                   .digest = image.digest(),
@@ -78,7 +78,7 @@ CUresult begin_load(const Caller& caller, const ProgramImage& image, uint64_t ha
 
 std::string_view text_of(capnp::Text::Reader text) { return {text.begin(), text.size()}; }
 
-// `missing`: the server has to be sent the image first.
+// `missing`: the image must be sent to the server first.
 CUresult finish_load(const Caller& caller, const LoadOptions& options, uint64_t sequence, bool& missing) {
   return send::finish_module_load(*caller.session, sequence, [&](schema::ModuleLoadReply::Reader results) {
     missing = results.getMissing();
@@ -95,8 +95,8 @@ void LoadOptions::store_logs(std::string_view error_text, std::string_view info_
   if (wall_time) std::memcpy(wall_time, &wall_time_ms, sizeof wall_time_ms);
 }
 
-// Offers the image, and sends it unless another thread has meanwhile. Other images may be on their way at the same
-// time, up to as many as there are locks; two threads that sent the same one would mix its pieces.
+// Offers the image, and sends it unless another thread has done so meanwhile. Other images may be sent concurrently,
+// one for each lock; two threads that sent the same image would mix its pieces.
 CUresult deliver_image(const Caller& caller, const ProgramImage& image) {
   std::lock_guard lock(caller.server->image_uploads.lock_for(image.digest()[0]));
   bool have = false;
@@ -130,7 +130,7 @@ CUresult LoadOptions::parse(unsigned count, const CUjit_option* options, void** 
         out.jit.push_back({.option = options[i], .value = value});
     }
   }
-  // Logs come back inside one message.
+  // All logs travel in one message.
   constexpr uint32_t kLogBytesMax = wire::kMessageWordsMax * 8 / 4;
   out.error_log_bytes = out.error_log ? std::min(out.error_log_bytes, kLogBytesMax) : 0;
   out.info_log_bytes = out.info_log ? std::min(out.info_log_bytes, kLogBytesMax) : 0;
@@ -155,7 +155,7 @@ ImageTarget image_target() {
   return target;
 }
 
-// The first attempt takes it that the server has the image, as it has of every program but the first.
+// The first attempt assumes that the server has the image, which is true for every program but the first.
 CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t handle, const LoadOptions& options,
                     FunctionQuestions* along, const std::function<void()>& meanwhile) {
   if (image.bytes() > wire::kModuleBytesMax) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -165,7 +165,7 @@ CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t ha
     uint64_t sequence = 0;
     if (CUresult error = begin_load(caller, image, handle, options, sequence)) return error;
     CUresult asked = along ? along->begin(caller) : CUDA_SUCCESS;
-    // The program's other expected images come behind the requested one.
+    // The program's other profiled images follow the requested one.
     caller.server->prefetched_images.prefetch(caller, image.digest());
     if (meanwhile && attempt == 0) {
       caller.session->flush();
@@ -175,7 +175,7 @@ CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t ha
     CUresult result = finish_load(caller, options, sequence, missing);
     if (result == CUDA_SUCCESS) return asked;
     if (along && asked == CUDA_SUCCESS) along->drop(caller);
-    // Memory that could not be released without a wait may be the missing memory.
+    // The missing memory may be cached blocks that could not be released without a wait.
     if (!missing && result == CUDA_ERROR_OUT_OF_MEMORY && !std::exchange(freed, true) && free_cached_memory(caller))
       continue;
     if (!missing) return result;
@@ -203,7 +203,7 @@ CUresult ensure_loaded(const Caller& caller, ModuleState& state, FunctionQuestio
     image = *selected;
   }
   note_image(state, image->digest());
-  const bool stays = !state.image;  // the bytes are the program's, and stay with it
+  const bool stays = !state.image;  // the bytes are the program's, and live as long as it
   const bool plain = state.kind == wire::HandleKind::library && state.options.plain();
   if (plain) state.unwritten = image->digest();
   if (plain && caller.server->prefetched_images.take(caller, image->digest(), state)) {
@@ -216,7 +216,7 @@ CUresult ensure_loaded(const Caller& caller, ModuleState& state, FunctionQuestio
   if (along) along->prefetch(caller);
   CUresult result =
       load_image(caller, *image, state.handle, state.options, along, [&] { state.parameters->read(image, stays); });
-  // The session's own answer (it has ended) is not a fact about the library.
+  // An error of the session, which has ended, is not the library's result.
   if (caller.session->state() == CUDA_SUCCESS) state.loaded = result;
   state.image.reset();
   if (result != CUDA_SUCCESS && !state.loaded) state.image = image;

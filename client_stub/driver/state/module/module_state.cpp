@@ -29,7 +29,7 @@ uint64_t number(CudaHandle handle) {
   return reinterpret_cast<uint64_t>(handle);
 }
 
-// Ended modules wait here, oldest first. Never destroyed.
+// Holds ended modules, oldest first. Never destroyed.
 struct Retired {
   std::mutex mutex;
   std::deque<std::unique_ptr<ModuleState>> modules;
@@ -39,7 +39,7 @@ Retired& retired() {
   return *queue;
 }
 
-// The server's figures for them, which are not trusted yet.
+// Stores the server's figures, which are validated later.
 CUresult store_parameters(schema::FunctionFacts::Reader facts, FunctionState& function) {
   const CUresult error = cuda_abi::from_peer(facts.getParametersError());
   function.parameters_reported = error == CUDA_SUCCESS;
@@ -48,7 +48,7 @@ CUresult store_parameters(schema::FunctionFacts::Reader facts, FunctionState& fu
   auto offsets = facts.getParameterOffsets();
   auto sizes = facts.getParameterSizes();
   for (unsigned i = 0; i < std::min(offsets.size(), sizes.size()); ++i) {
-    // More than any kernel has: they count as not reported.
+    // More parameters than any kernel has count as not reported.
     if (!function.parameters.add(offsets[i], sizes[i])) {
       function.parameters_reported = false;
       return CUDA_ERROR_INVALID_IMAGE;
@@ -69,7 +69,7 @@ uint32_t parameter_bytes_max() {
   return fatbin::kParameterBytesMax;
 }
 
-// With the module's mutex, and with the server's answer, if there is one.
+// Precondition: the server's answer is stored, if there is one. Lock: the module's mutex.
 CUresult settle_parameters(FunctionState& function) {
   KernelParameters* const image = function.module->parameters.get();
   auto said = image ? image->of(function.name) : std::nullopt;
@@ -158,7 +158,7 @@ CUresult FunctionQuestions::begin(const Caller& caller) {
   return CUDA_SUCCESS;
 }
 
-// Only about functions that the program cannot reach in another way, since the server sets attributes of theirs for a
+// Asks only about functions that the program cannot reach in another way, since the server sets their attributes for a
 // moment.
 void FunctionQuestions::begin_occupancy(const Caller& caller) {
   const bool only_here = !module_.library && module_.modules.empty();
@@ -199,7 +199,7 @@ CUresult FunctionQuestions::finish(const Caller& caller) {
     if (i == 0) first = result;
     if (result) continue;
     FunctionState* found = question.function.get();
-    if (!module_.functions.try_emplace(found->name, std::move(question.function)).second) continue;  // asked for twice
+    if (!module_.functions.try_emplace(found->name, std::move(question.function)).second) continue;  // requested twice
     handles().attach(found->kind, found->handle, found);
   }
   occupancy_.clear();
@@ -249,7 +249,7 @@ Caller caller_for(const Caller& caller, const ModuleState& state) noexcept {
 
 namespace {
 
-// With state.mutex.
+// Lock: state.mutex.
 FunctionState* known_function(const ModuleState& state, const std::string& name) noexcept {
   auto known = state.functions.find(name);
   return known == state.functions.end() ? nullptr : known->second.get();
@@ -275,7 +275,7 @@ CUresult find_function(const Caller& caller, ModuleState& state, std::string_vie
   FunctionQuestions questions(state);
   CUresult result = questions.add(asking, key);
   if (!result) result = ensure_loaded(asking, state, &questions);
-  // The library may have come ahead, and with it the function.
+  // The library may have been prefetched, and with it the function.
   if (!result && (questions.under_way() || !known_function(state, key))) result = ask(asking, state, questions, true);
   if (result) return result;
   out = known_function(state, key);
@@ -290,7 +290,7 @@ CUresult know_parameters(const Caller& caller, FunctionState& function) {
     return CUDA_SUCCESS;
   ModuleState& module = *function.module;
   std::lock_guard lock(module.mutex);
-  if (function.parameters_known.load(std::memory_order_relaxed)) return CUDA_SUCCESS;  // another thread was faster
+  if (function.parameters_known.load(std::memory_order_relaxed)) return CUDA_SUCCESS;  // another thread has stored them
   if (!function.parameters_reported) {
     CUresult untold = CUDA_SUCCESS;
     CUresult result =
@@ -305,7 +305,7 @@ CUresult know_parameters(const Caller& caller, FunctionState& function) {
   return settle_parameters(function);
 }
 
-// The system does not see managed memory that is out of reach for the moment.
+// The system call cannot read managed memory that is closed at present.
 Reading reading_of(const Caller& caller, const FunctionState& function) noexcept {
   return function.parameters_of_server && !caller.server->managed_memory.any() ? Reading::what_is_there
                                                                                : Reading::as_natively;
@@ -441,7 +441,7 @@ void retire_module(ModuleState* state) noexcept {
         release_range(range);
       });
   if (state->came_as) handles().forget(state->kind, state->came_as);
-  if (state->parameters && !state->library) state->parameters->forget_image();  // the program may free it now
+  if (state->parameters && !state->library) state->parameters->forget_image();  // from now on the program may free it
   std::unique_ptr<ModuleState> oldest;
   Retired& queue = retired();
   std::lock_guard lock(queue.mutex);
@@ -459,7 +459,7 @@ void forget_modules_of(const ContextState& context) noexcept {
     if (state && state->context == &context) ended.push_back(state);
   });
   for (ModuleState* state : ended) retire_module(state);
-  // Of libraries only their state in this context ends.
+  // A library continues; only its state in this context ends.
   handles().for_each(wire::HandleKind::library, [&](uint64_t, void* object) {
     auto* library = static_cast<ModuleState*>(object);
     if (!library) return;

@@ -12,7 +12,7 @@
 
 namespace gpuwire::client {
 
-// A prefetched image: its loading, its kernels, the questions about these.
+// A prefetched image: its load, its kernels, and the queries about them.
 class PrefetchedImages::Image {
  public:
   Image(const Caller& caller, const ProfiledImage& image) : image_(image.digest), context_(caller.context) {
@@ -34,7 +34,7 @@ class PrefetchedImages::Image {
 
   bool ends_with(const ContextState& context) const noexcept { return module_.context == &context; }
 
-  // False: nothing was sent, or not all of it.
+  // Returns false if not all frames were sent.
   bool begin(const Caller& caller, const std::string& kernel) {
     if (!module_.handle || questions_.add(caller, kernel)) return false;
     questions_.prefetch(caller);
@@ -47,14 +47,14 @@ class PrefetchedImages::Image {
   }
   size_t questions() const noexcept { return questions_.size(); }
 
-  // Reads all answers. False: it is not loaded, or not any more.
+  // Reads all answers. Returns false if the image is not loaded.
   bool finish(const Caller& caller) {
     const CUresult loaded = send::finish_module_load(*caller.session, load_, [](schema::ModuleLoadReply::Reader) {});
     static_cast<void>(questions_.finish(caller));
     if (loaded == CUDA_SUCCESS && module_.loaded) unload(caller);
     return loaded == CUDA_SUCCESS && !module_.loaded;
   }
-  // After finish().
+  // Precondition: finish() has returned.
   void become(ModuleState& state) {
     for (auto& [name, function] : module_.functions) function->module = &state;
     state.functions = std::exchange(module_.functions, {});
@@ -69,7 +69,7 @@ class PrefetchedImages::Image {
   const ProgramImage::Digest image_;
   const uint32_t context_;
   uint64_t load_ = 0;
-  ModuleState module_;  // stands in for the program's: nobody has its handle
+  ModuleState module_;  // a placeholder for the program's module; no one else has its handle
   FunctionQuestions questions_{module_};
 };
 
@@ -77,7 +77,7 @@ PrefetchedImages::PrefetchedImages(SessionParts& parts) noexcept : SessionPart(p
 
 PrefetchedImages::~PrefetchedImages() = default;
 
-// With mutex_.
+// Lock: mutex_.
 ProfiledImages& PrefetchedImages::known() {
   if (!known_) known_.emplace(std::make_shared<WarmStart>(warm_start_folder(), own_program_digest()));
   return *known_;

@@ -49,7 +49,7 @@ std::string name_of(const fatbin::Entry& entry) {
                                       : "");
 }
 
-// The line for the user: it names the architectures in the program, and the server's.
+// The line for the user names the architectures in the program, and the server's.
 std::string nothing_to_run(const std::vector<fatbin::Entry>& entries, const ImageTarget& target) {
   constexpr size_t kNamesMax = 12;  // a library is built for some ten architectures
   std::vector<std::string> names;
@@ -109,7 +109,8 @@ void ProgramImage::finish(std::span<const uint8_t> body, bool keep) {
   digest_ = sha256(head_, body_);
 }
 
-// One entry when all devices agree on it; else the whole container, and the server's driver chooses for each.
+// Chooses one entry if it fits all devices; otherwise the whole container, from which the server's driver chooses for
+// each device.
 tl::expected<void, ImageError> ProgramImage::choose(std::span<const uint8_t> container, const ImageTarget& target,
                                                     bool keep) {
   auto entries = fatbin::read_container(container);
@@ -160,8 +161,8 @@ tl::expected<std::shared_ptr<const ProgramImage>, ImageError> ProgramImage::sele
   return linked(wrapped, chosen.error());
 }
 
-// The program was linked for another device than the server's: the server's driver links again, from the same
-// containers. It decides whether they have code for the device. `without`: the error if they cannot travel.
+// The program was linked for another device than the server's, so the server's driver links the same containers again
+// and decides whether they have code for the device. `without` is the error if the containers cannot be sent.
 tl::expected<std::shared_ptr<const ProgramImage>, ImageError> ProgramImage::linked(
     const fatbin::WrappedContainers& wrapped, ImageError without) {
   std::vector<std::span<const uint8_t>> containers;

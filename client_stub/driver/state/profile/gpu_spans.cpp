@@ -28,7 +28,7 @@ struct Kind {
   bool has_bytes;
 };
 constexpr Kind kSpanKinds[] = {{"kernel", false}, {"copy", true}, {"memset", true}, {"graph", false}};
-constexpr uint32_t kMethod = 4;  // no work: its name says how the work is measured
+constexpr uint32_t kMethod = 4;  // no work: its name describes the measurement
 
 // Demangles a C++ compiler's name.
 std::string plain_name(const std::string& name) {
@@ -129,7 +129,7 @@ void GpuSpans::take_names(const schema::ProfileSpans::Reader& spans) {
   }
 }
 
-// A track of its own for each stream, named when it is first seen.
+// Each stream has a track, which is named at its first use.
 size_t GpuSpans::track_of(const Track& track) {
   if (auto found = tracks_.find(track); found != tracks_.end()) return found->second;
   if (tracks_.size() >= kTracksMax) return 0;
@@ -148,7 +148,7 @@ size_t GpuSpans::track_of(const Track& track) {
   return number;
 }
 
-// A label of the process that has the GPU's tracks: the viewers show it beside its name.
+// A label of the process that has the GPU's tracks: viewers show it beside the process's name.
 void GpuSpans::write_method(const std::string& name) {
   std::string event = R"("ph":"M","name":"process_labels","pid":)";
   event += std::to_string(gpu_process_number());

@@ -24,8 +24,8 @@ void DeviceOutput::keep(bool to_stderr, std::span<const std::byte> text) noexcep
   if (lost) log_stderr("device code printed more than fits between two synchronisations: some of it is lost");
 }
 
-// The lock of the stream comes first: a thread that holds it (flockfile) and synchronises then waits for nobody, and
-// pieces that two threads take out are written in their order.
+// The stream's lock comes first: a thread that holds it (flockfile) and synchronises then cannot deadlock, and the
+// pieces of two threads are written in their order.
 void DeviceOutput::write_stream(bool to_stderr) noexcept {
   FILE* stream = to_stderr ? stderr : stdout;
   if (!stream) return;

@@ -34,13 +34,14 @@ CUresult g_failed =
     CUDA_SUCCESS;  // under g_initialising: the first failure stands, so that a program's retries say it once
 bool g_handlers_installed = false;
 
-// Connected by a question about the driver's version, and not taken by cuInit yet. Whoever exchanges it out has it.
+// A session for a query of the driver's version, which cuInit has not taken yet. The thread that exchanges it out owns
+// it.
 constinit std::atomic<ServerSession*> g_connected{nullptr};
-// Of the server's driver; 0: not known. A number alone: nothing is published through it.
+// The server's driver version; 0: unknown. A number alone: nothing is published through it.
 constinit std::atomic<int> g_server_driver_version{0};
 
-// A CUDA context does not survive fork(): the child keeps its memory, and nothing else (the session closes its
-// connection by itself). If the parent had not initialised, the child may.
+// A CUDA context does not survive fork(): the child keeps only its memory, and the session closes the child's
+// connection by itself. A child may initialise if the parent had not.
 void in_child() noexcept {
   new (&g_initialising) std::mutex;
   handles().after_fork_in_child();
@@ -58,9 +59,10 @@ void in_child() noexcept {
   t_context = nullptr;
 }
 
-// Runs before cudart's own exit handlers, which were registered earlier; what they still call is answered with
-// CUDA_ERROR_DEINITIALIZED, as natively.
-// A handler that interrupted a call may be what has called exit(): what the call holds is held for ever.
+// Runs before cudart's own exit handlers, which were registered earlier; their calls return CUDA_ERROR_DEINITIALIZED,
+// as natively.
+//
+// If a handler that interrupted a call has called exit(), the call never releases its locks.
 void at_exit() noexcept {
   const bool from_within = in_call();
   if (ServerSession* unused = g_connected.exchange(nullptr)) from_within ? unused->hang_up() : unused->end();
@@ -95,7 +97,8 @@ CUresult connect(ServerSession& session) {
   return result;
 }
 
-// A session for this process, or why there is none. Under g_initialising; a failure stands.
+// Connects a session for this process; `result` is the reason if there is none. A failure is final. Lock:
+// g_initialising.
 std::unique_ptr<ServerSession> connect_process(CUresult& result) {
   if (!g_handlers_installed) {
     g_handlers_installed = true;
@@ -175,7 +178,7 @@ CUresult initialise_process() noexcept {
 
 int server_driver_version() noexcept {
   const int version = g_server_driver_version.load(std::memory_order_relaxed);
-  return version > 0 ? version : 0;  // it came from the network
+  return version > 0 ? version : 0;  // not trusted: the server sent it
 }
 
 int driver_version() noexcept {
@@ -197,7 +200,7 @@ void uninstall_process_for_test() noexcept {
   g_failed = CUDA_SUCCESS;
   g_server_driver_version.store(0);
   if (!owner) return;
-  // A session that is made next may have the same address, and would find this one's streams busy.
+  // The next session may have the same address, and would take this one's streams for its own.
   for (auto kind : {wire::HandleKind::stream, wire::HandleKind::context}) {
     std::vector<uint64_t> left;
     handles().for_each(kind, owner->server, [&](uint64_t handle, void*) { left.push_back(handle); });

@@ -34,8 +34,7 @@ void keep_first(std::atomic<int32_t>& place, int32_t value) noexcept {
   place.compare_exchange_strong(none, value, std::memory_order_relaxed);
 }
 
-// A frame's context field, back to the context: handles of contexts are never reused, so their generation is 1 and
-// fits.
+// Handles of contexts are never reused, so their generation is 1, and the handle fits the frame's context field.
 ContextState* context_of_frame(uint32_t wire_context) noexcept {
   constexpr uint32_t kIndexMask = (1u << wire::kHandleIndexBits) - 1;
   uint64_t handle = wire::make_handle(wire::HandleKind::context, wire_context & kIndexMask,
@@ -95,14 +94,14 @@ void Notices::notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message)
     case wire::NoticeOrdinal::completion: return completion(session_, message.getRoot<schema::Completion>());
     case wire::NoticeOrdinal::deferred_error: {
       auto error = message.getRoot<schema::DeferredError>();
-      // A copy out of a shared region whose context is gone is answered by nothing else.
+      // If the context of a copy out of a shared region has ended, this notice is the only answer.
       session_.shared_staging.has_read(error.getSequence());
       return deferred_error(session_, error);
     }
     case wire::NoticeOrdinal::host_callback: {
       auto callback = message.getRoot<schema::HostCallback>();
       session_.note_progress();
-      // Its stream waits for an answer that nobody would give.
+      // The stream waits for an answer that no thread would send.
       if (!session_.host_callbacks.reached(callback.getCallback(), cuda_abi::from_peer(callback.getStatus())))
         throw std::runtime_error(
             fmt::format("host function {}, which is none of the program's or has run", callback.getCallback()));
@@ -121,7 +120,7 @@ void Notices::notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message)
     }
     case wire::NoticeOrdinal::allocated_ahead: {
       auto allocated = message.getRoot<schema::AllocatedAhead>();
-      const auto told = allocated.getAddresses();  // once: each time the whole list counts as read
+      const auto told = allocated.getAddresses();  // one call: each call counts the whole list as read
       std::array<uint64_t, std::max(wire::kPrefetchedBlocksMax, wire::kProfiledBlocksMax)> addresses{};
       const size_t count = std::min<size_t>(told.size(), addresses.size());
       for (size_t i = 0; i < count; ++i) addresses[i] = told[uint32_t(i)];
@@ -159,7 +158,7 @@ void Notices::copy_came(uint64_t sequence, uint64_t offset, bool last, bool well
   auto begun = copied_.find(sequence);
   const uint64_t before = begun == copied_.end() ? 0 : begun->second, bytes = std::exchange(copied_bytes_, 0);
   if (bytes != 0 && offset != before) throw std::runtime_error("a copy whose bytes do not follow each other");
-  // A sink with a place for one more byte waits for it.
+  // If the sink accepts one more byte, the copy is not complete.
   const bool more_due = session_.pending_copies.sink(sequence, before + bytes, 1).bytes != 0;
   if (!last && more_due) {
     copied_[sequence] = before + bytes;
@@ -188,7 +187,7 @@ void Notices::bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& mes
   } else if (ordinal == wire::NoticeOrdinal::output) {
     uint8_t descriptor = message.getRoot<schema::Output>().getDescriptor();
     std::span<const std::byte> printed = text.empty() ? std::span<const std::byte>(text_) : text;
-    // The server's own line does not wait for a call that waits: a session that does nothing makes none.
+    // Lines of the server are printed at once: an idle session makes no call that would print them later.
     if (descriptor == 0) log_stderr({reinterpret_cast<const char*>(printed.data()), printed.size()});
     else session_.device_output.keep(descriptor == 2, printed);
     text_.clear();
@@ -199,7 +198,7 @@ std::chrono::nanoseconds Notices::upkeep(std::chrono::steady_clock::time_point n
   return std::min(session_.cached_memory.poll(now), profile_file().upkeep());
 }
 
-// The session has told the user why; from here on enter() returns its state.
+// The session has reported the cause to the user; from here on enter() returns its state.
 void Notices::ended(CUresult, std::string_view) { parts_.notify_ended(SessionEnd::lost); }
 
 }  // namespace gpuwire::client

@@ -31,8 +31,8 @@
 
 namespace gpuwire::client {
 
-// The members stand in the order in which they are told of the session's end. Those that are asked before work is sent
-// come first, and graph_records and in_flight after graph_memory, whose blocks they hold.
+// Parts are notified of the session's end in the order of these members. The parts that are asked before work is sent
+// come first, and graph_records and in_flight come after graph_memory, whose blocks they hold.
 struct ServerSession::Storage {
   Storage(ServerSession& of, SessionParts& all) : session(of), parts(all) {}
 
@@ -107,17 +107,17 @@ CUresult ServerSession::connect(std::string_view server, std::string& error) {
   return result;
 }
 
-// A session that broke off has told its parts already; they may be told twice.
+// A lost session has notified its parts already; parts accept a second notification.
 void ServerSession::end() noexcept {
   connection_->close();
-  // A thread that has left a call in the middle has the session's locks, and may have the parts'.
+  // A thread that has left a call in the middle holds the session's locks, and possibly those of the parts.
   if (connection_->state() == CUDA_SUCCESS) return;
   parts_.notify_ended(SessionEnd::closed);
 }
 
 void ServerSession::hang_up() noexcept { connection_->hang_up(); }
 
-// First the threads that use the connection, then the connection, whose threads use the parts.
+// The threads that use the connection end first, then the connection, whose threads use the parts.
 ServerSession::~ServerSession() {
   host_callbacks.stop();
   managed_memory.clear();

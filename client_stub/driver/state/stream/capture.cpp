@@ -48,7 +48,7 @@ void Captures::remove(const Capture& capture) noexcept {
   std::lock_guard lock(mutex_);
   const Capture* found = find(capture.id);
   if (!found) return;                     // the context may have ended, and its captures with it
-  const bool blocking = found->blocking;  // a stream may have joined since the caller looked
+  const bool blocking = found->blocking;  // a stream may have joined since the caller read it
   std::erase_if(active_, [&](const Capture& other) { return other.id == capture.id; });
   count_.store(uint32_t(active_.size()), std::memory_order_release);
   capture.context->captures.fetch_sub(1, std::memory_order_relaxed);
@@ -128,7 +128,7 @@ CUresult Captures::permit_wait(const StreamState& stream, uint64_t from, bool re
     here->invalidated = there->invalidated = true;
     return CUDA_ERROR_STREAM_CAPTURE_MERGE;
   }
-  // The event is one of a capture that is over; the stream's own goes on.
+  // The event belongs to an ended capture; the stream's own capture continues.
   if (here && from && !there) return CUDA_ERROR_INVALID_VALUE;
   if (here && !there && recorded) {
     here->invalidated = true;

@@ -34,7 +34,7 @@ uint64_t HostCallbacks::add(const HostCallback& callback) noexcept {
     callbacks_.emplace(number, callback);
     count_added(callback);
     if (!thread_.joinable()) {
-      // The program's signals are for the program's threads.
+      // The program's threads handle the program's signals.
       sigset_t all, before;
       sigfillset(&all);
       pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -88,7 +88,7 @@ void HostCallbacks::sent(uint64_t number, uint64_t wire_stream, uint64_t sequenc
         standing_.emplace(wire_stream, sequence);
         callback.wire_stream = wire_stream;
         callback.sequence = sequence;
-      } catch (const std::bad_alloc&) {}  // the server is asked
+      } catch (const std::bad_alloc&) {}  // then queries are sent to the server
   }
   if (lost_) notify_lost();
 }
@@ -116,9 +116,9 @@ void HostCallbacks::notify_lost() noexcept {
       if (callback.stream_callback && callback.sent) due_.push_back({number, why});
     }
   } catch (...) {
-    // Without memory some are not notified.
+    // Without memory some callbacks are not notified.
   }
-  // In the order of their calls. One that stands there already is found no more when its second turn comes.
+  // In the order of the calls. A callback that is already in the queue runs once: its second entry finds nothing.
   std::sort(due_.begin() + long(before), due_.end(),
             [](const Due& one, const Due& other) { return one.number < other.number; });
   arrived_.notify_one();
@@ -146,7 +146,7 @@ bool HostCallbacks::reached(uint64_t number, CUresult status) noexcept {
 
 void HostCallbacks::run() noexcept {
   pthread_setname_np(pthread_self(), "gpuwire-host-fn");
-  // The program's function may touch managed memory: a fault while its signal is blocked would end the process.
+  // The program's function may access managed memory: a fault while SIGSEGV is blocked would end the process.
   sigset_t faults;
   sigemptyset(&faults);
   sigaddset(&faults, SIGSEGV);
@@ -164,8 +164,8 @@ void HostCallbacks::run() noexcept {
     HostCallback callback = found->second;
     if (!callback.repeats) callbacks_.erase(found);
     lock.unlock();
-    // A host function is not called after a fault of its context, a stream callback is, with the error (CUDA driver
-    // API).
+    // After a fault of its context, a host function is not called; a stream callback is called with the error (CUDA
+    // driver API).
     if (callback.stream_callback) {
       callback.stream_callback(callback.stream, due.status, callback.user_data);
     } else if (due.status == CUDA_SUCCESS && callback.host_function) {
@@ -176,7 +176,7 @@ void HostCallbacks::run() noexcept {
       if (callback.source) {
         if (due.status == CUDA_SUCCESS) session_.graph_memory.push(caller, callback.source->ranges);
       } else {
-        // The work behind the function in its stream finds the function's writes.
+        // Later work of the stream must see the function's writes.
         session_.host_regions.push(caller);
         session_.managed_memory.hand_over();
         session_.graph_memory.push_launched(caller);
@@ -187,7 +187,7 @@ void HostCallbacks::run() noexcept {
     lock.lock();
     count_finished(callback);
     lock.unlock();
-    callback.source.reset();  // the last of a block ends outside the lock
+    callback.source.reset();  // a block's last holder ends outside the lock
     lock.lock();
   }
 }

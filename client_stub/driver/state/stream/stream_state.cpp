@@ -10,8 +10,8 @@
 namespace gpuwire::client {
 namespace {
 
-// States of handles that have ended, for the next ones of the same kind. Bounded by the largest number that was alive
-// at once.
+// Recycles the states of ended handles for new handles of the same kind. Their number is bounded by the largest number
+// of live handles.
 template <class State>
 class Recycler {
  public:
@@ -36,7 +36,7 @@ class Recycler {
 
  private:
   struct Node {
-    State state;  // first: give() gets back to the node from it
+    State state;  // first member: give() converts its address to the node's
     Node* next = nullptr;
   };
   std::mutex mutex_;
@@ -128,13 +128,13 @@ void note_stream_done(ServerSession& session, StreamState& stream, uint64_t sequ
 void note_event_done(EventState& event, uint64_t record) noexcept {
   raise(event.done, record);
   if (!event.context || is_shared(event) || event.closes.load(std::memory_order_relaxed) != record) return;
-  // A newer record may have another stream, of which this record proves nothing; the same goes for a record of a graph,
-  // which the server may have checked in the place of this one.
+  // A newer record may be in another stream, of which this record proves nothing. The same holds for a record by a
+  // graph, which the server may have checked instead of this one.
   const uint64_t handle = event.stream.load(std::memory_order_relaxed);
   StreamState* stream = find_stream(event.context, handle);
   const NewestRecord newest = newest_record(event);
   if (!stream || !newest.own || newest.sequence != record) return;
-  // Should the state have been recycled into another stream since, then that one's work is newer than the record.
+  // If the state has been recycled for another stream since, that stream's work is newer than the record.
   raise(stream->done, record);
 }
 
@@ -142,8 +142,8 @@ bool context_idle(const ContextState& context) noexcept {
   return context.work.load(std::memory_order_relaxed) <= context.done.load(std::memory_order_acquire);
 }
 
-// The work that was sent to the NULL stream, or that it waits for, is done with it; work of other streams with the
-// context.
+// Work in the NULL stream, or in a stream for which it waits, is done with the NULL stream; work of other streams is
+// done with the context.
 bool host_writes_under_way(const ContextState& context) noexcept {
   const uint64_t done = context.done.load(std::memory_order_acquire);
   return context.host_writes_beside.load(std::memory_order_relaxed) > done ||
@@ -163,7 +163,7 @@ NewestRecord newest_record(const EventState& event) noexcept {
   if (!event.foreign.load(std::memory_order_acquire)) [[likely]]
     return {.sequence = record};
   const uint64_t launched = event.context ? event.context->server->foreign_records.load(std::memory_order_acquire) : 0;
-  // Before the first launch, too, an event without a record of the client's is asked about.
+  // The client also asks about an event without a local record before the first launch.
   const uint64_t foreign = std::max<uint64_t>(launched, 1);
   return record >= foreign ? NewestRecord{.sequence = record} : NewestRecord{.sequence = foreign, .own = false};
 }
@@ -189,8 +189,8 @@ bool event_done(const EventState& event) noexcept {
   if (record <= context->done.load(std::memory_order_acquire)) return true;
   uint64_t handle = event.stream.load(std::memory_order_relaxed);
   const StreamState* stream = find_stream(context, handle);
-  // The state may have been recycled into another stream since the look-up: `handle` is read after `done`, so if it is
-  // still the stream's, `done` was its too.
+  // The state may have been recycled for another stream since the look-up. `handle` is read after `done`, so if the
+  // handle is still the stream's, so was `done`.
   return stream && record <= stream->done.load(std::memory_order_acquire) &&
          (handle <= wire::kStreamLegacy || stream->handle.load(std::memory_order_acquire) == handle);
 }

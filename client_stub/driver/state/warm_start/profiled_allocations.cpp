@@ -9,7 +9,7 @@
 namespace gpuwire::client {
 namespace {
 
-// Of "DEVICE BYTES NUMBER"; nothing: it is something else.
+// Parses "DEVICE BYTES NUMBER".
 std::optional<std::array<uint64_t, 3>> numbers_of(std::string_view line) {
   std::array<uint64_t, 3> out{};
   for (uint64_t& number : out) {

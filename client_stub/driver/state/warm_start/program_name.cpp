@@ -13,7 +13,7 @@
 namespace gpuwire::client {
 namespace {
 
-// How the names of executables begin that run a file which is named to them.
+// The first letters of interpreters, which run a file that is named on their command line.
 constexpr std::array<std::string_view, 9> kInterpreters = {"python", "pypy", "perl",  "ruby",    "node",
                                                            "julia",  "java", "ld-2.", "ld-linux"};
 constexpr size_t kArgumentsBytesMax = 64 << 10;

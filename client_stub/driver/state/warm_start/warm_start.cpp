@@ -19,7 +19,7 @@ namespace gpuwire::client {
 namespace {
 
 constexpr std::string_view kFolder = "warm_start", kDigits = "0123456789abcdef";
-// How the lines of each section begin.
+// The first word of each line of a section.
 constexpr std::array<std::string_view, kWarmStartSections> kWords = {"kernel ", "occupancy ", "parameters ", "image ",
                                                                      "memory "};
 
@@ -29,12 +29,12 @@ std::string text_of(WarmStartSection section, const std::string& line) {
   return std::string(word_of(section)).append(line) += '\n';
 }
 
-// A regular file of this user that nobody else may write to. `lock`: of flock(), which is not waited for; a file system
-// without such locks does without.
+// A regular file of this user that no other user may write to. `lock` is an argument of flock(), without a wait; file
+// systems without such locks are accepted.
 class OwnFile {
  public:
   OwnFile(const std::string& file, int flags, int lock)
-      // Not blocking: what lies there may be a pipe.
+      // Non-blocking, because the path may name a pipe.
       : descriptor_(::open(file.c_str(), flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600)) {
     good_ = descriptor_ >= 0 && ::fstat(descriptor_, &status_) == 0 && S_ISREG(status_.st_mode) &&
             status_.st_uid == ::geteuid() && (status_.st_mode & 022) == 0 && status_.st_size >= 0 &&
@@ -49,7 +49,7 @@ class OwnFile {
   size_t bytes() const noexcept { return size_t(status_.st_size); }
   int descriptor() const noexcept { return descriptor_; }
 
-  // Calls `each` with all lines that were written to their ends.
+  // Calls `each` with all complete lines.
   template <class Each>
   void read_lines(Each&& each) const {
     if (!good_ || bytes() > kWarmStartFileBytesMax) return;
@@ -59,7 +59,7 @@ class OwnFile {
     for (size_t end; (end = rest.find('\n')) != std::string_view::npos; rest.remove_prefix(end + 1))
       each(rest.substr(0, end));
   }
-  // One write, so that lines of several processes do not mix. A line that was not written whole says nothing.
+  // One write, so that lines of several processes do not mix. Readers ignore an incomplete line.
   void write(const std::string& text) const noexcept {
     static_cast<void>(!::write(descriptor_, text.data(), text.size()));
   }
@@ -70,7 +70,7 @@ class OwnFile {
   struct stat status_ {};
 };
 
-// A file of this store, and nothing else that somebody has put there.
+// Matches the files of this store only.
 bool names_subject(const std::string& file_name) noexcept {
   return file_name.size() == 2 * sizeof(ProgramImage::Digest) &&
          file_name.find_first_not_of(kDigits) == std::string::npos;
