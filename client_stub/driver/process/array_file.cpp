@@ -29,7 +29,7 @@ bool write_all(int file, std::string_view text) noexcept {
   return true;
 }
 
-// All of it with one call, unless the kernel takes less: a process that is killed is seldom in the middle of one.
+// Uses one call unless the kernel writes less, so that a killed process seldom leaves a partial write.
 bool write_all_at(int file, off_t at, iovec* parts, int count) noexcept {
   while (count > 0) {
     ssize_t written = ::pwritev(file, parts, count, at);
@@ -46,7 +46,7 @@ bool write_all_at(int file, off_t at, iovec* parts, int count) noexcept {
 
 iovec part(std::string_view text) noexcept { return {const_cast<char*>(text.data()), text.size()}; }
 
-// Appears whole, or not at all: several processes may find that there is none.
+// The file appears complete or not at all, because several processes may create it concurrently.
 bool create(const char* path) {
   const std::string own = std::string(path) + "." + std::to_string(::getpid());
   const int file = ::open(own.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
@@ -75,7 +75,7 @@ bool ArrayFile::open(const char* path, std::string& error) {
   return false;
 }
 
-// A lock of the process, which a child does not have from its parent: with flock() both would have one.
+// A lock of the process, which a child does not inherit: with flock() parent and child would share one.
 bool ArrayFile::lock() noexcept {
   struct flock whole {};
   whole.l_type = F_WRLCK;
@@ -83,7 +83,7 @@ bool ArrayFile::lock() noexcept {
   for (int tries = 0; tries < kLockTriesMax; ++tries) {
     if (::fcntl(file_.get(), F_SETLK, &whole) == 0) return true;
     if (errno != EAGAIN && errno != EACCES && errno != EINTR) {
-      // Without locks, lines at the end are all that several processes can write.
+      // Without locks, several processes can only append lines.
       closes_ = false;
       ::fcntl(file_.get(), F_SETFL, O_APPEND);
       return false;

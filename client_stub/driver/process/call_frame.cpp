@@ -14,11 +14,11 @@ thread_local constinit bool t_uncancelled __attribute__((tls_model("initial-exec
 
 namespace {
 
-// A walk up the stack, to the function in whose part of it `address` lies.
+// A walk up the stack to the function whose frame contains `address`.
 struct Walk {
   uintptr_t address, below = 0;
   bool found = false;
-  uintptr_t returns_to = 0;  // where that function does
+  uintptr_t returns_to = 0;  // the return address of that function
 };
 
 _Unwind_Reason_Code step(_Unwind_Context* context, void* user) {
@@ -40,10 +40,10 @@ bool on_signal_stack() noexcept {
 
 }  // namespace
 
-// The memory of an abandoned stack belongs to later calls, which may not have written to all of it: the stack itself
-// then shows the owner. A walk ends early at code without unwind tables: nothing is taken from a call that may
-// continue. A call that has begun above the frame has left it below, where nothing is any more, unless a handler has a
-// stack of its own.
+// Later calls reuse the memory of an abandoned stack and may not have overwritten the mark, so the stack itself shows
+// whether the frame exists. A walk ends early at code without unwind tables; the frame then counts as existing, because
+// the call may continue. If the frame lies below the current stack, the call has left it, unless a handler runs on its
+// own stack.
 bool CallFrame::is_there() const noexcept {
   if (*static_cast<const volatile uint64_t*>(&mark_) != mark_of(this)) return false;
   Walk walk{.address = reinterpret_cast<uintptr_t>(this)};
@@ -55,7 +55,7 @@ bool CallFrame::is_there() const noexcept {
 void CallFrame::hold() noexcept {
   int before = PTHREAD_CANCEL_DISABLE;
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-  // A cancellation that the program itself has deferred is the program's to allow again.
+  // If the program itself has disabled cancellation, only the program enables it again.
   holds_cancellation_ = t_uncancelled = before == PTHREAD_CANCEL_ENABLE;
 }
 
@@ -65,8 +65,8 @@ void CallFrame::let_cancel() {
 }
 
 void CallFrame::enter_again() noexcept {
-  // An exit handler behind ours, which asks where nothing is given back any more: a walk up the stack takes locks that
-  // the interrupted call may hold.
+  // For an exit handler that runs after at_exit(), nothing is released: a walk up the stack takes locks that the
+  // interrupted call may hold.
   if (absent_process() == CUDA_ERROR_DEINITIALIZED) return;
   if (outer_ != this && outer_->is_there()) return;
   outer_ = nullptr;

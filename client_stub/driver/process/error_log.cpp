@@ -17,7 +17,7 @@ namespace {
 constexpr std::string_view kSomeAreMissing =
     "The provided buffer is not large enough to hold all messages. Some messages will be missing\n";
 
-// A callback whose own calls fail is not called again for them.
+// If a callback's own calls fail, the callback is not called again for them.
 thread_local constinit bool t_in_callback __attribute__((tls_model("initial-exec"))) = false;
 
 std::string line_of(const std::string& message) {

@@ -18,7 +18,7 @@ void log_stderr(std::string_view line) noexcept {
     std::string text = "gpuwire: ";
     text.append(line);
     if (text.back() != '\n') text += '\n';
-    // Not through stdio: the program may hold its lock, or have closed it.
+    // No stdio: the program may hold stdio's lock, or have closed the stream.
     if (!may_write(STDERR_FILENO, text.size())) return;
     [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
   } catch (...) {}

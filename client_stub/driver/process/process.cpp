@@ -7,7 +7,7 @@ constinit std::atomic<Process*> g_process{nullptr};
 
 namespace {
 
-// Why g_process is null. Stored before g_process is cleared.
+// The reason why g_process is null. Stored before g_process is cleared.
 constinit std::atomic<int32_t> g_absent{CUDA_ERROR_NOT_INITIALIZED};
 
 }  // namespace

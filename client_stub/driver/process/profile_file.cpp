@@ -100,7 +100,7 @@ void ProfileFile::event(std::string_view members) noexcept {
   } catch (...) {}  // no memory for its name
 }
 
-// Whole lines at once. A process that is killed in the middle leaves the lines written so far.
+// Writes whole lines in one call. If a process is killed in between, the lines written so far remain.
 void ProfileFile::write_buffer() noexcept {
   if (buffer_.empty()) return;
   if (written_bytes_ + buffer_.size() > kFileBytesMax) {
@@ -136,7 +136,7 @@ void ProfileFile::write_through() noexcept {
 
 void ProfileFile::after_fork_in_child() noexcept {
   new (&mutex_) std::mutex;
-  new (&buffer_) std::string;  // the parent's may be half changed
+  new (&buffer_) std::string;  // the parent's string may be half changed
   held_since_ns_ = written_bytes_ = 0;
   named_ = full_ = through_ = false;
 }
@@ -156,7 +156,7 @@ bool begin_profile_from_environment() noexcept {
     return false;
   }
   pthread_atfork(nullptr, nullptr, [] { profile_file().after_fork_in_child(); });
-  // Behind the handlers that initialise_process() registers later, so after the end of the session.
+  // Runs after the handlers that initialise_process() registers later, so after the end of the session.
   std::atexit([] { profile_file().write_through(); });
   g_wait_observer.store(&note_wait_span, std::memory_order_relaxed);
   return true;

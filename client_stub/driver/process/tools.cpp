@@ -17,7 +17,7 @@ namespace gpuwire::client {
 namespace {
 
 struct Tool {
-  std::string_view library;  // how its file's name begins
+  std::string_view library;  // the first letters of its file's name
   const char* line;
   std::atomic_flag said;
 };
@@ -45,7 +45,7 @@ std::string_view read_start(const char* path, char* out, size_t bytes_max) noexc
   return {out, got > 0 ? size_t(got) : 0};
 }
 
-// cuda-gdb is several programs, all of which begin with its name.
+// cuda-gdb is several programs, whose names all begin with "cuda-gdb".
 bool traced_by_cuda_gdb() noexcept {
   constexpr std::string_view kTracer = "TracerPid:\t", kDebugger = "cuda-gdb";
   char text[2048], path[64];
@@ -80,7 +80,7 @@ void report_refused_table(const CUuuid* id) noexcept {
   const char* slash = std::strrchr(holder.dli_fname, '/');
   std::string_view name = slash ? slash + 1 : holder.dli_fname;
   for (Tool& tool : g_tools) {
-    // Relaxed: whoever comes first says it.
+    // Relaxed: the first thread prints the line.
     if (name.starts_with(tool.library) && !tool.said.test_and_set(std::memory_order_relaxed)) log_stderr(tool.line);
   }
 }

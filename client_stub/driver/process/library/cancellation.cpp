@@ -1,6 +1,6 @@
-// Places at which the C library cancels a thread (pthreads(7)): the linker has all of ours that are in
-// cancellation_points.txt come here first (--wrap), those of the libraries inside, too. A thread that is in a call is
-// not cancelled there: CallFrame.
+// The C library cancels a thread at these functions (pthreads(7)). The linker redirects the library's uses of the
+// functions in cancellation_points.txt to these wrappers (--wrap), including uses by static libraries. A thread inside
+// a call is not cancelled there: CallFrame.
 #include <netdb.h>
 #include <poll.h>
 #include <pthread.h>

@@ -1,10 +1,10 @@
 // The part of KJ (Cap'n Proto's base library) that throws, for use inside a shared library.
 //
 // Debian's libkj.a is built for programs: its exception.o reaches a thread-local variable in a way that only a program
-// may, so it cannot be linked into libcuda.so.1. Everything else in libkj.a and libcapnp.a can. This file implements
-// the interface of kj/exception.h (0.9) in its place; the linker then leaves exception.o out. Stack traces are not
-// taken: this code runs inside other people's processes, where unwinding through foreign frames is a risk and nobody
-// would read them.
+// may, so it cannot be linked into libcuda.so.1. Everything else in libkj.a and libcapnp.a can be linked. This file
+// implements the interface of kj/exception.h (0.9) in its place; the linker then leaves exception.o out. Stack traces
+// are not taken: this code runs inside the user's programs, where unwinding through foreign frames is a risk and no
+// reader exists.
 #include <kj/debug.h>
 #include <kj/exception.h>
 #include <kj/function.h>
