@@ -17,7 +17,7 @@ std::vector<transport::Endpoint> AddressRotation::in_turn(const std::vector<Endp
     });
     for (const Endpoint& address : found) {
       if (find(address) != addresses_.end()) continue;
-      // The server is most likely where it was.
+      // The server is most likely at its former address.
       addresses_.insert(address == carrier_ ? addresses_.begin() : addresses_.end(), {address});
     }
   }

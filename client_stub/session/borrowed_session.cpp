@@ -18,7 +18,7 @@ namespace {
 
 using GetExportTable = CUresult (*)(const void** table, const CUuuid* id);
 
-// Null, and the reason. The library stays loaded: sessions are its objects.
+// Returns null and the reason on failure. The library stays loaded, because sessions are its objects.
 const SessionTable* find_table(std::string& error) {
   const std::string library = session_library();
   void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -39,8 +39,8 @@ const SessionTable* find_table(std::string& error) {
   return nullptr;
 }
 
-// The library's session, with the readers of replies kept apart from it: an exception of a reader belongs to this
-// side's C++ library, and must not pass through frames of the other side's.
+// The library's session, called so that no exception of a reply's reader passes through the library: the exception
+// belongs to this side's C++ library.
 class BorrowedSession final : public Session, public Road {
  public:
   explicit BorrowedSession(std::unique_ptr<Session> session) : session_(std::move(session)) {}
@@ -82,7 +82,7 @@ class BorrowedSession final : public Session, public Road {
         },
         &guarded, sink);
     if (!guarded.failed) return waited;
-    // As the session itself does with bytes that cannot be read: it is over.
+    // A session ends on invalid bytes; this flag has the same effect here.
     faulty_.store(true, std::memory_order_relaxed);
     session_->close();
     return CUDA_ERROR_DEVICE_UNAVAILABLE;

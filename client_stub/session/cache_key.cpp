@@ -14,7 +14,7 @@ namespace gpuwire::client {
 
 namespace {
 
-// Only regular files of this user that nobody else may touch.
+// Accepts only regular files of this user that no other user may access.
 std::optional<CacheKey> read_key(const std::string& file, bool& there) {
   // O_NONBLOCK: the file may be a pipe.
   int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -35,7 +35,8 @@ void make_folders(const std::string& file) {
     ::mkdir(file.substr(0, slash).c_str(), 0700);
 }
 
-// Under a name of its own first, so that nobody reads half a key; link() leaves an existing one as it is.
+// The key is written under a temporary name first, so that no reader gets half a key; link() leaves an existing key in
+// place.
 void make_key(const std::string& file) {
   CacheKey key;
   if (::getrandom(key.data(), key.size(), 0) != ssize_t(key.size())) return;
@@ -43,7 +44,7 @@ void make_key(const std::string& file) {
   std::string temporary = file + "." + std::to_string(::getpid());
   int descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (descriptor < 0) {
-    ::unlink(temporary.c_str());  // of a process that died in here, so that the next one has its name
+    ::unlink(temporary.c_str());  // left by a process that died here
     return;
   }
   bool written =

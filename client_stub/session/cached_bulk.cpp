@@ -15,8 +15,8 @@ std::byte* next_of(const std::byte* block) noexcept {
   return next;
 }
 
-// Not by malloc(), whose lock a signal handler of the program would find taken that exits in the middle of it: the
-// functions that run then allocate.
+// mmap() instead of malloc(): a signal handler of the program may exit in the middle of it, and the exit handlers,
+// which allocate, would then wait for malloc()'s lock.
 std::byte* map_block(size_t bytes) noexcept {
   void* block = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   return block == MAP_FAILED ? nullptr : static_cast<std::byte*>(block);
@@ -72,7 +72,7 @@ std::shared_ptr<std::byte> CachedBulk::take(size_t bytes) noexcept {
     }
   }
   try {
-    // When the last reference cannot be made, the deleter has put the block back already.
+    // If the last reference cannot be made, the deleter has returned the block already.
     return {block, [blocks = blocks_, number](std::byte* own) { blocks->put_back(own, number); }};
   } catch (const std::bad_alloc&) {
     return nullptr;

@@ -23,15 +23,16 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// One wait for the connection to take more; repeated as long as it lives.
+// One wait for the connection to become writable; repeated as long as it lives.
 constexpr std::chrono::milliseconds kWritableWait{100};
-// The least time between two polls of the connection by polling programs: about the cost of one poll.
+// The least time between two polls of the connection by the program: about the cost of one poll.
 constexpr int64_t kPollIntervalNs = 1000;
 // One wait for room in the window. The wait is bounded, because no notification follows room that sending creates.
 constexpr std::chrono::milliseconds kRoomWait{5};
 // One wait for something to arrive; repeated as long as the connection lives.
 constexpr std::chrono::seconds kLeadWait{10};
-// PendingCall::begun_after of a call that was set aside: no number of waits, so that it travelled with another.
+// PendingCall::begun_after of a call that was set aside. The value is no number of waits, so the call counts as one
+// that shared another's round trip.
 constexpr uint64_t kBegunAside = ~uint64_t{0};
 
 // The time for which a waiting thread polls the connection before it sleeps: a sleep costs a wake-up at its end, 50 to
@@ -102,7 +103,7 @@ size_t ConnectedSession::reserve_bytes() {
   return t_answering != 0 ? kNoticeReserveBytes : kNoticeReserveBytes + kAnswerReserveBytes;
 }
 
-// The time for which one frame waits for room is counted once, however often it has to look.
+// Counts the time for which one frame waits for room once, however often the thread wakes up.
 class ConnectedSession::Stall {
  public:
   explicit Stall(ConnectedSession& session) : session_(session) {}
@@ -235,8 +236,8 @@ CUresult ConnectedSession::wait(uint64_t sequence, ReplyReader read, void* user,
   own.deadline = begun + answer_time_max_;
   await_reply(own);
   if (own.call->external) {
-    // The reply may have come first. It says that the server needs the bytes no more: if they have to be sent again,
-    // any content will do.
+    // The reply may arrive before all bytes are sent. It proves that the server no longer needs them: if they have to
+    // be sent again, any content will do.
     await_sent(own.call->bytes_end);
     link_.forget_external(own.call->bytes_end);
   }
@@ -252,7 +253,7 @@ CUresult ConnectedSession::wait(uint64_t sequence, ReplyReader read, void* user,
     }
   }
   t_traffic.bytes_received += own.call->reply_bytes;
-  // Calls that were begun before the thread last waited have travelled with the one it waited for.
+  // Calls that were begun before the thread's last wait shared that wait's round trip.
   bool another = own.call->begun_after == t_traffic.waits;
   {
     std::lock_guard lock(receive_mutex_);
@@ -387,7 +388,7 @@ void ConnectedSession::await_sent(uint64_t bytes_end) {
   while (!link_.sent(bytes_end)) {
     link_.pump();
     if (link_.sent(bytes_end)) return;
-    // Somebody has to get another connection, perhaps this thread.
+    // A thread has to reconnect, possibly this one.
     if (link_.state() == link::Link::State::detached) await_change([&] { return link_.sent(bytes_end); });
     else link_.wait(transport::kWritable, kWritableWait);
     poll_progress();

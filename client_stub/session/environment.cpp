@@ -18,7 +18,7 @@ constexpr const char* kServer = "GPUWIRE_SERVER";
 constexpr std::array<std::string_view, 3> kOthers{"HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"};
 // The bound of the program's initial environment; variables beyond it are ignored.
 constexpr size_t kFirstBytesMax = 4u << 20;
-// Of the attached settings; a longer file is read up to there.
+// The bound of the attached settings; the rest of a longer file is ignored.
 constexpr size_t kAttachedBytesMax = 64u << 10;
 
 bool is_setting(std::string_view name) {
@@ -29,7 +29,7 @@ bool is_setting(std::string_view name) {
   return false;
 }
 
-// Lines NAME=VALUE, those of settings alone.
+// Lines NAME=VALUE of settings; other lines are dropped.
 class Settings {
  public:
   void add(std::string_view line) {
@@ -50,10 +50,10 @@ class Settings {
 
 // Never destroyed: threads of the program may still call while it exits. Null until keep_settings().
 const Settings* g_loaded = nullptr;
-// Likewise; null also where the program was started with a server of its own.
+// As g_loaded; null also if the program was started with its own server.
 const Settings* g_attached = nullptr;
 
-// The lines of a file, each of which ends with `line_end`; none where there is no such file.
+// The lines of a file, each of which ends with `line_end`; none if the file does not exist.
 Settings read_settings(const char* path, char line_end, size_t bytes_max) {
   Settings settings;
   const int file = ::open(path, O_RDONLY | O_CLOEXEC);
@@ -71,8 +71,8 @@ Settings read_settings(const char* path, char line_end, size_t bytes_max) {
   return settings;
 }
 
-// The kernel shows the memory in which the program found its environment. A program that has written a title over it
-// has its environment elsewhere, or none.
+// The kernel shows the memory of the program's initial environment. A program that has written its title over that
+// memory has its environment elsewhere, or none.
 const Settings& first_settings() {
   static const Settings* const first = new Settings(read_settings("/proc/self/environ", '\0', kFirstBytesMax));
   return *first;
@@ -87,7 +87,7 @@ const char* setting(const char* name) noexcept {
     if (const char* value = g_loaded->find(name)) return value;
     if (const char* value = first_settings().find(name)) return value;
     if (!g_attached || !std::string_view(name).starts_with(kPrefix)) return nullptr;
-    // All of them or none: an identity for one server is not sent to another.
+    // Either all of them or none: an identity for one server must not be sent to another.
     if (std::getenv(kServer) || g_loaded->find(kServer) || first_settings().find(kServer)) return nullptr;
     return g_attached->find(name);
   } catch (...) {  // no memory

@@ -30,7 +30,7 @@ namespace {
 
 using transport::Received;
 
-// A worker that was not started ahead first initialises its driver.
+// A worker that was not prewarmed first initialises its driver.
 constexpr std::chrono::seconds kWelcomeTimeout{30};
 constexpr size_t kProgramBytesMax = 256;
 
@@ -127,7 +127,7 @@ void take_resume_facts(schema::Welcome::Reader welcome, Begun& begun) {
   std::copy(secret.begin(), secret.end(), begun.secret.begin());
   begun.resume_grace = std::chrono::milliseconds(welcome.getResumeGraceMs());
   begun.hang_up_grace = std::chrono::milliseconds(welcome.getHangUpGraceMs());
-  // An older server says nothing of it.
+  // An older server does not report this grace.
   if (begun.hang_up_grace.count() == 0) begun.hang_up_grace = begun.resume_grace;
   begun.heartbeats = welcome.getHeartbeats();
   begun.lanes = welcome.getLanes();
@@ -137,7 +137,8 @@ void take_resume_facts(schema::Welcome::Reader welcome, Begun& begun) {
 
 namespace {
 
-// By the causes that connect_tcp() and connect_unix() name. A socket's file is gone while its server is started again.
+// Compares with the causes of connect_tcp() and connect_unix(). While a server restarts, its socket's file does not
+// exist.
 bool nobody_listens(std::string_view cause) {
   return cause.starts_with("connection refused") || cause == std::system_category().message(ECONNREFUSED) ||
          cause == std::system_category().message(ENOENT);

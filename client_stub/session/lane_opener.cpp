@@ -15,7 +15,7 @@ namespace gpuwire::client {
 
 namespace {
 
-// Each may keep a core busy, and the program needs some itself.
+// Each lane may keep a core busy, and the program needs cores itself.
 constexpr unsigned kCoresPerLane = 2, kLanesUsual = 8;
 
 }  // namespace
@@ -48,8 +48,8 @@ void LaneOpener::poll() noexcept {
 void LaneOpener::begin() noexcept {
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || opening_.load(std::memory_order_acquire) || link_.lanes() != 0) return;
-  if (thread_.joinable()) thread_.join();  // it has done
-  // The program's signals are for its own threads. The mask is inherited from the creating thread.
+  if (thread_.joinable()) thread_.join();  // it has ended
+  // The program's threads handle the program's signals. The mask is inherited from the creating thread.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -57,7 +57,7 @@ void LaneOpener::begin() noexcept {
   try {
     thread_ = std::thread([this] { open(); });
   } catch (const std::exception&) {
-    worth_from_.store(~0ull, std::memory_order_relaxed);  // nor will there be one for each lane
+    worth_from_.store(~0ull, std::memory_order_relaxed);  // no thread for the lanes either
     opening_.store(false, std::memory_order_release);
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);

@@ -37,15 +37,15 @@ using Clock = std::chrono::steady_clock;
 template <class T>
 using Result = tl::expected<T, SessionStartError>;
 
-// The bound until the server's first answer to a login: the server may have to start a process for it.
+// The bound of the server's first answer to a login: the server may have to start a process for it.
 constexpr std::chrono::seconds kLoginTimeout{20};
 // One wait of a client in the queue; repeated as long as the connection lives.
 constexpr std::chrono::hours kQueueWait{1};
-// The answer is the worker's, which may have to initialise its driver first.
+// The worker sends this answer, and may have to initialise its driver first.
 constexpr std::chrono::seconds kRoadTimeout{30};
 constexpr size_t kNameBytesMax = 256;
 constexpr unsigned kQueueLinesMax = 1000;
-constexpr size_t kAnswerBytesMax = 1 << 20;  // to a query
+constexpr size_t kAnswerBytesMax = 1 << 20;  // of an answer to a query
 
 std::string printable_text(capnp::Text::Reader text) { return printable({text.begin(), text.size()}); }
 
@@ -60,8 +60,8 @@ SessionStartError refusal(Transport& connection, const wire::Preface& preface) {
           code != wire::RefusalCode::busy};
 }
 
-// Reads the server's preface byte by byte as far as needed to identify the peer: a stranger may send less than 64 bytes
-// and wait. Takes no byte behind the preface.
+// Reads the server's preface byte by byte, only as far as needed to identify the peer: another service may send fewer
+// than 64 bytes and wait. Takes no byte behind the preface.
 Result<wire::Preface> receive_preface(Transport& connection) {
   wire::PrefaceBytes bytes;
   wire::Preface preface;
@@ -99,7 +99,7 @@ Result<wire::Preface> exchange_prefaces(Transport& connection, const Entry& entr
   auto bytes = wire::encode(own);
   iovec piece{bytes.data(), bytes.size()};
   auto sent = send_all(connection, {&piece, 1}, kAnswerTimeout);
-  // A server that refuses may have closed already; its text says more than the failed send.
+  // A server that refuses may have closed already; its text is more useful than the error of send.
   auto answer = receive_preface(connection);
   if (!answer) return answer;
   if (sent.status != transport::IoStatus::ok) return dropped("the connection was lost during the handshake");
@@ -125,11 +125,11 @@ Result<std::unique_ptr<tls::TlsChannel>> shake_hands(const tls::Context& context
 
 // --- logging in ----------------------------------------------------------------------------------------------------
 
-// The client's state of the challenge by which it shows its token.
+// The client's state of the challenge by which it proves its token.
 struct TokenShowing {
   tls::TokenHash hash{};
   tls::TokenChallenge challenge;
-  bool proven = false;  // the server knows the token
+  bool proven = false;  // the server has proved that it has the token
 };
 
 bool send_frame(Transport& connection, capnp::MallocMessageBuilder& message) {
@@ -154,7 +154,7 @@ bool send_sealed_token(Transport& connection, const TokenShowing& showing, const
   return send_frame(connection, message);
 }
 
-// `showing`: null where the token may be sent as it is.
+// `showing` is null if the token may be sent itself.
 bool send_login(Transport& connection, const Entry& entry, const TokenShowing* showing) {
   capnp::MallocMessageBuilder message;
   auto login = message.initRoot<schema::Login>();
@@ -183,7 +183,7 @@ bool send_login(Transport& connection, const Entry& entry, const TokenShowing* s
 struct Answer {
   enum class Kind : uint8_t { admitted, queued, refused, told, told_all, challenge } kind = Kind::refused;
   uint32_t place = 0, waiting = 0;
-  std::string text;  // why
+  std::string text;  // the reason
   std::string ticket = {};
   int64_t identity_ends_unix_s = 0;  // with `admitted`; 0: nothing ends
   tls::TokenNonce nonce{};           // of a challenge
@@ -246,7 +246,7 @@ std::string queue_line(const Entry& entry, const Answer& answer) {
   return answer.text.empty() ? line : fmt::format("{} ({})", line, answer.text);
 }
 
-// For a program that does not wait in the queue.
+// The error of a program that does not wait in the queue.
 SessionStartError would_wait(const Answer& answer) {
   return {
       .cause = fmt::format("the program would wait at place {} of {}{}, and is not to (--no-wait, GPUWIRE_QUEUE=off)",
@@ -260,7 +260,7 @@ std::string admitted_line(const Entry& entry, Clock::duration waited) {
                      waited_text(std::chrono::duration_cast<std::chrono::seconds>(waited)));
 }
 
-// Empty: nothing ends soon.
+// Returns an empty line if nothing ends soon.
 std::string expiry_line(const Entry& entry, int64_t ends_unix_s, int64_t now_unix_s) {
   if (ends_unix_s <= 0) return {};
   const int64_t left_s = ends_unix_s - now_unix_s;
@@ -299,7 +299,7 @@ Result<void> answer_challenge(Transport& connection, const Entry& entry, const A
   return {};
 }
 
-// `why` has TLS's reason of the end, or is empty.
+// `why` is TLS's reason for the end, or empty.
 Result<void> log_in(Transport& connection, const Entry& entry, QueueNotice told,
                     const std::function<std::string()>& why) {
   auto showing = show_token_to(entry);
@@ -311,7 +311,7 @@ Result<void> log_in(Transport& connection, const Entry& entry, QueueNotice told,
   transport::FrameReceiver receiver(connection, wire::Sender::server);
   std::string said;
   unsigned lines = 0;
-  std::optional<Clock::time_point> since;  // it waits in the queue
+  std::optional<Clock::time_point> since;  // set while the client waits in the queue
   for (;;) {
     Received received =
         receiver.next(since ? transport::Nanoseconds(kQueueWait) : transport::Nanoseconds(kLoginTimeout));
@@ -330,7 +330,7 @@ Result<void> log_in(Transport& connection, const Entry& entry, QueueNotice told,
       if (auto answered = answer_challenge(connection, entry, *answer, *showing); !answered) return answered;
       continue;
     }
-    // A peer without this proof would get the program's data in the server's place.
+    // A peer without this proof could receive the program's data in the server's place.
     if (answer->kind != Answer::Kind::refused && *showing && !(*showing)->proven) return not_ready(kNotProven);
     if (answer->kind == Answer::Kind::admitted) {
       if (std::string line = expiry_line(entry, answer->identity_ends_unix_s, std::time(nullptr)); !line.empty())
@@ -357,7 +357,7 @@ Result<void> log_in(Transport& connection, const Entry& entry, QueueNotice told,
   }
 }
 
-// Both handshakes, with the login between them.
+// Both handshakes, and the login between them.
 Result<std::unique_ptr<Transport>> enter_encrypted(std::unique_ptr<Transport> connection, const Entry& entry,
                                                    QueueNotice told) {
   auto context = tls::client_context(entry.secrets->credentials);
@@ -385,11 +385,11 @@ Result<std::unique_ptr<Transport>> enter_encrypted(std::unique_ptr<Transport> co
 
 }  // namespace
 
-// --- the way in ----------------------------------------------------------------------------------------------------
+// --- entering --------------------------------------------------------------------------------------------------------
 
 namespace {
 
-// Does the connection stay on this machine?
+// Returns whether the connection stays on this machine.
 bool stays_here(int descriptor) {
   sockaddr_storage peer{};
   socklen_t size = sizeof peer;
@@ -431,7 +431,7 @@ Result<Entry> plan_entry(const ServerAddress& address, const Transport& connecti
               .gpus = settings->gpus,
               .memory_bytes = settings->memory_bytes,
               .kind = kind,
-              // A few queries are over before the memory would pay.
+              // Queries are too short for shared memory to pay.
               .shared_memory = local && settings->transport != TransportChoice::tcp && kind == SessionKind::program};
   entry.answer_time_max = settings->answer_time_max;
   entry.waits = settings->waits;
@@ -495,12 +495,12 @@ Result<std::unique_ptr<Transport>> enter(std::unique_ptr<Transport> connection, 
     if (!entered || !entry.query.empty()) return entered;
     return go_on_by_rdma(std::move(*entered), preface->flags, entry.rdma, told);
   }
-  // The identity in the user's folder is for TLS: the caller comes again with it.
+  // The identity in the user's folder needs TLS: the caller tries again with it.
   if (entry.identity_unused && preface->flags & wire::kPrefaceIdentity)
     return tl::unexpected<SessionStartError>({CUDA_ERROR_SYSTEM_NOT_READY,
                                               "the server refuses: this server requires a certificate or a token",
                                               false, true});
-  // A stranger may listen at the address of a server that is not running.
+  // Another program may listen at the address of a server that is not running.
   if (!entry.secrets->token.empty() && !(preface->flags & wire::kPrefaceTokenChallenge))
     return not_ready("the server does not prove that it knows the token, which is not sent to it without TLS");
   // A server without tenants authenticates nobody.

@@ -26,7 +26,7 @@ std::filesystem::path configuration_folder() {
   return {};
 }
 
-// Named by the variable, or the file of that name in the configuration folder if there is one.
+// The variable's file, or else the file of that name in the configuration folder.
 void find_file(const char* name, const char* usual, std::filesystem::path& file, bool& given) {
   given = variable(name) != nullptr;
   if (given) {
@@ -101,17 +101,17 @@ tl::expected<LoginSettings, std::string> login_settings() {
 
 tl::expected<LoginSecrets, std::string> read_secrets(const LoginSettings& settings, bool encrypted) {
   LoginSecrets secrets;
-  // A caller that names a token (a batch system, for a job) wants to be the token's tenant, and not the tenant of the
-  // certificate in the home folder.
+  // A caller that names a token (a batch system, for a job) means the token's tenant, not the tenant of the certificate
+  // in the home folder.
   bool identity = !settings.identity.empty() && (settings.identity_given || (encrypted && !settings.token_given));
-  // A token beside an identity that nobody has named is the weaker of two defaults.
+  // If neither was named, the identity takes precedence over the token.
   bool token = !settings.token.empty() && (settings.token_given || (encrypted && !identity));
   bool authorities = !settings.authorities.empty() && (settings.authorities_given || encrypted);
   if (identity) {
     auto credentials = tls::read_identity(settings.identity);
     if (!credentials) return tl::unexpected(credentials.error());
     secrets.credentials = std::move(*credentials);
-    // The bundle's own authority stands, unless another was named.
+    // The bundle's own authority is used, unless another was named.
     authorities = authorities && (settings.authorities_given || secrets.credentials.authorities.empty());
   }
   if (authorities)

@@ -7,14 +7,15 @@ namespace gpuwire::client {
 
 namespace {
 
-// Does the bulk stay where it is instead of being copied into the window? Mid-sized bulk stays if it is kept or waited
-// for: the ring's memory is overwritten completely before the ring returns to it, which is slow for such bulk.
+// Returns whether the bulk stays in the caller's memory instead of being copied into the window. Mid-sized bulk stays
+// if it is cached or waited for: the ring overwrites all of its memory before it reuses a place, which is slow for such
+// bulk.
 bool external(wire::FrameKind kind, const Bulk& bulk) {
   if (bulk.bytes > wire::kPostedBulkBytesMax) return true;
   return bulk.bytes > kInlineBulkBytesMax && !bulk.gather && (bulk.keeper || kind == wire::FrameKind::called);
 }
 
-// Relaxed and not atomic as a whole: all writers hold the lock, readers are statistics.
+// Relaxed, and not atomic as a whole: all writers hold the lock, and readers are statistics.
 void count(std::atomic<uint64_t>& counter) {
   counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
@@ -79,8 +80,7 @@ Outgoing::Committed Outgoing::commit(size_t words_used) {
   bool posted = frame_.kind == uint8_t(wire::FrameKind::posted);
   count(posted ? stats_.posted : stats_.called);
   committed.bytes_end = link_.appended();
-  // Bulk that nobody waits for is left to the session's thread: the caller has better to do than to carry it into the
-  // socket.
+  // The session's thread sends bulk that no caller waits for, so that the caller need not copy it into the socket.
   committed.flush =
       !link_.blocked() && (link_.unsent_in_ring() >= kFlushBytes || (posted && thread_ == Thread::unavailable));
   if (posted && thread_ == Thread::none) {

@@ -22,7 +22,7 @@ std::string plugin_path() {
 }
 
 std::mutex g_mutex;
-// Under the mutex. Sessions hold it.
+// Guarded by the mutex. The sessions own the object.
 std::weak_ptr<transport::RdmaFabric> g_fabric;
 pid_t g_opened_by = 0;
 
@@ -30,12 +30,12 @@ pid_t g_opened_by = 0;
 
 tl::expected<std::shared_ptr<transport::RdmaFabric>, std::string> rdma_fabric() {
   std::lock_guard lock(g_mutex);
-  // UCX does not survive fork(): its open objects stay the parent's.
+  // UCX does not survive fork(): its open objects belong to the parent.
   if (g_opened_by != 0 && g_opened_by != ::getpid())
     return tl::unexpected(std::string("the program was forked by one that uses it"));
   if (auto fabric = g_fabric.lock()) return fabric;
   const std::string path = plugin_path();
-  // A library that is not there is the usual case, and no reason to touch the environment.
+  // A missing library is the usual case; the environment stays unchanged.
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return tl::unexpected("there is no " + path);
   auto opened = transport::RdmaFabric::open(path);

@@ -19,7 +19,7 @@ namespace {
 using transport::Received;
 
 constexpr size_t kScatterBytes = 256 * 1024;
-// The session thread's sleeps. An event ends a sleep; the bound covers an event that was missed.
+// The longest sleep of the session thread, in case it misses an event.
 constexpr std::chrono::seconds kThreadSleep{10};
 
 thread_local bool t_in_notice_handler = false;
@@ -59,7 +59,7 @@ bool ConnectedSession::receive_one(OwnCall* own) {
 void ConnectedSession::dispatch(OwnCall* own) {
   const wire::FrameHeader& header = receiver_.header();
   switch (wire::FrameKind(header.kind)) {
-    case wire::FrameKind::acknowledge: {  // the link has seen it already
+    case wire::FrameKind::acknowledge: {  // the link has handled it
       if (link_.bad_acknowledgement()) return fault("an acknowledgement of what was not sent");
       std::lock_guard lock(receive_mutex_);
       if (room_waiters_) room_changed_.notify_all();
@@ -69,7 +69,7 @@ void ConnectedSession::dispatch(OwnCall* own) {
     case wire::FrameKind::notice: take_notice(); break;
     case wire::FrameKind::control:
       if (heartbeat_ && header.ordinal == uint32_t(wire::ControlOrdinal::heartbeat))
-        break;  // that it has come is all that it says
+        break;  // its arrival is its only content
       [[fallthrough]];
     default: return fault("a control frame in the middle of a session");
   }
@@ -96,10 +96,10 @@ void ConnectedSession::take_reply(OwnCall* own) {
   }
   if (!call) return fault(fmt::format("a reply to no call, sequence {}", header.sequence));
   bool mine = own && own->call == call;
-  // Bulk that was not asked for is not thrown away, as a notice's may be: no reply of a peer of ours has it.
+  // Unrequested bulk of a reply ends the session, unlike that of a notice: no valid peer sends it.
   const bool asked_for = header.bulk_bytes <= sink.bytes || call->left;
   if (!asked_for) fault(fmt::format("a reply with {} bytes where {} were asked for", header.bulk_bytes, sink.bytes));
-  // The receiver counts the arrived bytes of bulk, even if its reader stops in the middle.
+  // The receiver counts the arrived bytes of bulk, even if the reader leaves in the middle.
   handling_ = false;
   bool stored = asked_for && store_bulk(sink, header.bulk_bytes);
   handling_ = true;
@@ -209,7 +209,7 @@ void ConnectedSession::notify_everybody() {
 bool ConnectedSession::receive_if_free() {
   {
     std::lock_guard lock(receive_mutex_);
-    // A caller that has sent a call is about to receive itself, and would have to wait for this thread to hand over.
+    // A caller with a call in flight is about to receive itself, and would wait for this thread to release the role.
     if (receiving_ || awaited_ || ending_) return false;
     take_role();
   }
@@ -230,7 +230,7 @@ void ConnectedSession::thread_sleep(std::chrono::nanoseconds at_most) {
   unsigned interest = transport::kWoken;
   {
     std::lock_guard lock(receive_mutex_);
-    // While callers receive, looking at the connection too would only wake this thread for their replies.
+    // While callers receive, a poll of the connection would only wake this thread for their replies.
     thread_awaits_role_ = receiving_ || awaited_;
     if (!thread_awaits_role_) interest |= transport::kReadable;
   }
@@ -238,7 +238,7 @@ void ConnectedSession::thread_sleep(std::chrono::nanoseconds at_most) {
     link_.wait(interest, sleep);
     outgoing_.thread_woke();
   } else {
-    // The connection takes no more: more posted frames are no reason to wake up.
+    // The connection is not writable, so this thread need not wake up for more posted frames.
     link_.wait(interest | transport::kWritable, sleep);
   }
   std::lock_guard lock(receive_mutex_);

@@ -21,14 +21,14 @@ milliseconds Reconnection::next_delay(Clock::time_point now, const std::string& 
   if (left.count() <= 0) return milliseconds(-1);
   if (!notified_ && now - lost_ >= kNotifyAfter) {
     notified_ = true;
-    // The server's view of the loss, and its deadline. The server may know more about the loss, so this side tries for
-    // longer.
+    // The line has the server's kind of loss and its deadline. The server may know more about the loss, so this side
+    // tries for longer.
     const auto told = std::max(duration_cast<milliseconds>(lost_ + graces_.told - now), milliseconds(0));
     notify_(fmt::format("the connection was lost ({}{}{}); trying for {} s to reconnect", loss_,
                         cause == loss_ ? "" : "; now: ", cause == loss_ ? "" : cause,
                         std::min(told, left).count() / 1000));
   }
-  // Half of the delay to all of it.
+  // Between half of the delay and all of it.
   milliseconds delay(delay_.count() / 2 + random_() % (delay_.count() / 2 + 1));
   delay_ = std::min(delay_ * 2, kDelayMax);
   return std::min(delay, left);

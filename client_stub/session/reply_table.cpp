@@ -6,7 +6,7 @@ namespace gpuwire::client {
 
 PendingCall* ReplyTable::add(uint64_t sequence, const BulkSink& sink) try {
   if (free_.empty()) {
-    // Room for every entry in free_ first: remove() must not fail.
+    // free_ reserves room for every entry, because remove() must not fail.
     free_.reserve(all_.size() + 1);
     all_.push_back(std::make_unique<PendingCall>());
     free_.push_back(all_.back().get());

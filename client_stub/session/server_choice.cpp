@@ -27,7 +27,7 @@ Load load_of(const OfferedGpu& gpu) {
   return {gpu.sessions, gpu.busy_permille / kBusyStepPermille, kFreeSteps - free_steps(gpu)};
 }
 
-// Of the most loaded of those GPUs that the program would take, if it took the least loaded ones.
+// The load of the most loaded GPU among those that the program would use, if it used the least loaded ones.
 Load load_of(const ServerOffer& offer, const ServerWish& wish) {
   std::vector<Load> loads;
   for (const OfferedGpu& gpu : offer.gpus)
@@ -38,11 +38,11 @@ Load load_of(const ServerOffer& offer, const ServerWish& wish) {
 }
 
 struct Verdict {
-  bool may = false;  // a program could use it
-  std::string why;   // not now; empty: it starts, or may
+  bool may = false;  // the program could use it
+  std::string why;   // why it does not start now; empty: it starts, or may
 };
 
-// A server that does not say which GPUs it has may have those.
+// A server that does not report its GPUs may have that type.
 std::string lacks_type(const ServerOffer& offer, const ServerWish& wish) {
   if (offer.start == Start::unknown || wish.gpu_type.empty()) return {};
   const auto fitting = size_t(std::count_if(offer.gpus.begin(), offer.gpus.end(), [&](const OfferedGpu& gpu) {

@@ -44,7 +44,7 @@ bool read_gpu(std::string_view line, ServerOffer& offer) {
   return true;
 }
 
-// A line whose first word is not known is a newer server's.
+// Ignores lines with an unknown first word, which a newer server sends.
 bool read_line(std::string_view line, ServerOffer& offer) {
   const std::string_view key = take_word(line);
   if (key == "start") return read_start(line, offer.start);

@@ -46,7 +46,7 @@ ServerReconnector::Connected ServerReconnector::connect_in_turn(std::vector<Endp
   auto found = resolve_(address_.endpoint);
   {
     std::lock_guard lock(mutex_);
-    // A resolver that is out of reach has no say about addresses that were known.
+    // An unreachable resolver does not invalidate known addresses.
     order = rotation_.in_turn(found ? *found : std::vector<Endpoint>());
   }
   if (order.empty()) return tl::unexpected(std::move(found.error()));
@@ -66,7 +66,7 @@ ServerReconnector::Connected ServerReconnector::connect_to_carrier() {
   return transport::connect_first({*carrier}, kConnectTimeout);
 }
 
-// A program may have changed its root folder since.
+// The program may have changed its root folder since the session began.
 tl::expected<std::unique_ptr<transport::Transport>, SessionStartError> ServerReconnector::connect_here() {
   auto connection = reach(address_);
   if (connection || !folder_.is_ours()) return connection;
@@ -75,8 +75,8 @@ tl::expected<std::unique_ptr<transport::Transport>, SessionStartError> ServerRec
   return connection;
 }
 
-// The identity is read anew, so that a token that was exchanged meanwhile counts. The program may have given up what it
-// needs to read the files: its user, its root folder or its environment. Then the identity of the session's begin is
+// The identity is read again, so that a token that was replaced meanwhile is used. The program may have given up the
+// means to read the files: its user, its root folder or its environment. Then the identity of the session's begin is
 // used.
 tl::expected<Entry, SessionStartError> ServerReconnector::plan(const transport::Transport& connection) const {
   auto entry = plan_entry(address_, connection, SessionKind::program);
@@ -137,7 +137,7 @@ tl::expected<Reconnected, ReconnectFailure> ServerReconnector::enter_in_turn(uin
   return unless_exhausted(std::move(entered.error()));
 }
 
-// The answer of the session's own server tells a user more than the later failure of another address.
+// The refusal of the session's own server tells the user more than the later failure of another address.
 tl::unexpected<ReconnectFailure> ServerReconnector::unless_exhausted(ReconnectFailure failure) const {
   if (rotation_.exhausted() && refusal_) return tl::unexpected(*refusal_);
   failure.again = true;
@@ -155,7 +155,7 @@ tl::expected<Reconnected, ReconnectFailure> ServerReconnector::reconnect(uint64_
 
 tl::expected<std::unique_ptr<transport::Transport>, ReconnectFailure> ServerReconnector::open_lane(
     const resume::Lane& lane) noexcept try {
-  // Where the session's own connection has led: another address of the name may be another server's.
+  // Lanes use the address of the session's connection, because another address of the name may be another server's.
   auto connected = connect_to_carrier();
   if (!connected)
     return tl::unexpected<ReconnectFailure>({true, CUDA_ERROR_DEVICE_UNAVAILABLE, std::move(connected.error())});

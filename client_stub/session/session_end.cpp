@@ -12,14 +12,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What close() spends on sending what is buffered, and on the session thread's end.
+// close() spends this time on sending buffered bytes, and the same on taking the locks.
 constexpr std::chrono::milliseconds kCloseEffort{200};
 constexpr int kThreadEndMs = 500;
 
 }  // namespace
 
 void ConnectedSession::end(CUresult result, std::string reason, bool notify) {
-  // A server that answers the goodbye by closing is the end that close() wants.
+  // If the server answers the goodbye by closing, that is close()'s expected end.
   bool closing = closing_.load(std::memory_order_relaxed);
   if (closing) result = CUDA_ERROR_DEINITIALIZED;
   {
@@ -28,7 +28,7 @@ void ConnectedSession::end(CUresult result, std::string reason, bool notify) {
     ending_ = true;
   }
   if (progress_) progress_->stop();
-  // Before another thread's call fails: the program may end at once when it does.
+  // The line is printed before another thread's call fails, because the program may end at once when it does.
   if (notify && !closing) this->notify(reason);
   {
     std::lock_guard lock(receive_mutex_);
@@ -61,7 +61,7 @@ void ConnectedSession::hang_up() noexcept {
 }
 
 bool ConnectedSession::forget_left_calls(bool had_received) {
-  std::vector<uint64_t> external;  // where the bulk ends that is read from their memory
+  std::vector<uint64_t> external;  // positions behind bulk that is read from their memory
   bool well = true;
   {
     std::unique_lock lock(receive_mutex_);
@@ -71,7 +71,7 @@ bool ConnectedSession::forget_left_calls(bool had_received) {
       if (had_received && call->filling) {
         call->filling = false;
         well = well && own;
-        call->arrived = own;  // what is left of it is skipped
+        call->arrived = own;  // the remaining bytes are skipped
         if (own) --awaited_;
       }
       if (!own) return;

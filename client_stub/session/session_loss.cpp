@@ -1,4 +1,4 @@
-// What a session does when it has lost its connection: it gets another one, or ends.
+// A session's actions after the loss of its connection: it reconnects, or ends.
 #include <chrono>
 #include <utility>
 
@@ -20,7 +20,7 @@ void ConnectedSession::outlive_connections(std::unique_ptr<Reconnector> reconnec
   reconnector_ = std::move(reconnector);
   loss_graces_ = graces;
   link_.outlive_connections();
-  // A connection that this side gives up must not look to the server like the end of the program.
+  // If this side gives the connection up, the server must not take that for the program's end.
   if (heartbeat.count() > 0) heartbeat_.emplace(link_, link::GivingUp::resets, heartbeat);
   link_.while_waiting([this] {
     poll_heartbeat();
@@ -28,7 +28,7 @@ void ConnectedSession::outlive_connections(std::unique_ptr<Reconnector> reconnec
   });
   if (lanes_most_ != 0) lane_opener_.emplace(link_, *reconnector_, lanes_most_);
   watch_connection(*link_.transport());
-  // The heartbeats are its work, also of a program that posts nothing.
+  // The session thread sends the heartbeats, even if the program posts nothing.
   if (heartbeat_ && outgoing_.thread_is_wanted() && !thread_.start()) outgoing_.thread_is_unavailable();
 }
 
@@ -47,12 +47,12 @@ void ConnectedSession::reconnect() {
   if (link_.damaged())
     return end(CUDA_ERROR_DEVICE_UNAVAILABLE, "the connection to the server can no longer be used: " + link_.loss(),
                true);
-  // The server ends the connection behind our goodbye.
+  // The server closes the connection after this side's goodbye.
   if (closing_.load(std::memory_order_relaxed)) return;
   stats_.losses.fetch_add(1, std::memory_order_relaxed);
   std::string cause = link_.loss();
-  // A connection that was lost at once and has moved neither stream was no success: what was tried before it counts.
-  // Of what the last one has carried to the server, only the next one tells.
+  // A connection that was lost early and has moved neither stream does not count as a success: the earlier attempts
+  // continue. Only the next connection reports what the last one has carried to the server.
   if (!attempts_ || link_.received() != received_before_ || server_has_received_ || attempts_->has_lasted(Clock::now()))
     attempts_.emplace(graces_of_loss(), cause, [this](const std::string& line) { notify(line); });
   else if (!await_next_attempt(cause)) return;

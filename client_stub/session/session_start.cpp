@@ -1,4 +1,4 @@
-// How a session begins: reaching a server, one of several, logging in, waiting for it, and the first frames.
+// The begin of a session: reaching a server, or one of several, login, the queue, and the first frames.
 #include <chrono>
 #include <utility>
 #include <vector>
@@ -52,8 +52,8 @@ Started attempt_once(const ServerAddress& address, const std::string& name, Noti
                          kind == SessionKind::program ? &address : nullptr);
 }
 
-// A server on this machine, or at the other end of a tunnel, that takes nobody in particular may take the user whose
-// identity lies in the configuration folder.
+// A server on this machine, or behind a tunnel, that refuses anonymous clients may accept the identity in the user's
+// configuration folder.
 Started attempt(ServerAddress& address, const std::string& name, NoticeHandler& notices, SessionKind kind,
                 Entry::QueuePlace& place) {
   bool identity_unused = false;
@@ -70,7 +70,7 @@ Started attempt(ServerAddress& address, const std::string& name, NoticeHandler& 
   return started;
 }
 
-// `patience`: for how long nobody may be there.
+// `patience` bounds the attempts while the server takes no connections.
 Started start_at(const std::string& server, NoticeHandler& notices, SessionKind kind,
                  std::chrono::milliseconds patience) {
   auto address = parse_server_address(server);
@@ -99,7 +99,7 @@ Started start_at(const std::string& server, NoticeHandler& notices, SessionKind 
   }
 }
 
-// A program that asked for a type of GPU gets no other one, whatever its server knows of types.
+// If the program has requested a type of GPU, it gets no other type, even from a server that ignores types.
 Started with_type(Started started, const std::string& gpu_type) {
   if (!started) return started;
   for (const DeviceFacts& device : (*started)->facts().devices) {
@@ -111,7 +111,7 @@ Started with_type(Started started, const std::string& gpu_type) {
   return started;
 }
 
-// At one of several, which this process keeps to.
+// Begins at one of several servers, which this process uses from then on.
 Started start_at_best(const std::string& list, std::vector<std::string> servers, const LoginSettings& settings,
                       NoticeHandler& notices, SessionKind kind) {
   if (auto chosen = chosen_before(list)) return start_at(*chosen, notices, kind, settings.connect_patience);
@@ -143,10 +143,10 @@ Started start_at_best(const std::string& list, std::vector<std::string> servers,
 CUresult Session::connect(std::string_view server, NoticeHandler& notices, std::unique_ptr<Session>& session,
                           std::string& error, SessionKind kind) {
   transport::share_numbers_with_program();
-  // Before anything else of this library uses OpenSSL, with or without TLS.
+  // This call precedes every use of OpenSSL by this library, with or without TLS.
   tls::start_openssl();
   const std::string list(server);
-  // One name is told of as a user wrote it; a list says in its errors which of them is wrong.
+  // A single name appears in errors as the user wrote it; in a list, errors name the wrong entry.
   if (list.find(',') == list.npos) {
     if (auto address = parse_server_address(list); !address)
       return result_of(not_ready(address.error()), server, session, error);
@@ -194,7 +194,7 @@ SessionStartError ask_for_answer(std::string_view server, const std::string& que
     bool identity_unused = false;
     SessionStartError failure = ask_once(*address, query, answer, identity_unused);
     if (failure.result == CUDA_SUCCESS) return failure;
-    // As for a session: a server on this machine may want to know who it is.
+    // As for a session: a server on this machine may require an identity.
     if (failure.refused && identity_unused) address->kind = ServerAddress::Kind::tls;
     else if (failure.refused || !(failure.again || backoff.patient()) || !backoff.wait()) return failure;
   }
@@ -223,7 +223,7 @@ tl::expected<std::unique_ptr<ConnectedSession>, SessionStartError> ConnectedSess
   auto begun = begin_session(connected->link_, connected->outgoing_, connected->receiver_,
                              server ? lanes_wanted(connected->link_.transport()->road()) : 0);
   if (!begun) {
-    // Nothing was begun, so there is nothing to take leave from.
+    // The session has not begun, so no goodbye is sent.
     connected->ended_result_.store(begun.error().result, std::memory_order_release);
     return tl::unexpected(begun.error());
   }

@@ -12,9 +12,9 @@ namespace gpuwire::client {
 
 namespace {
 
-// How long posted frames wait for company.
+// The time for which a posted frame waits for further ones.
 constexpr long kTickNs = 25'000;
-// Ticks without anything to do before the thread sleeps; the next posted call then costs a wake-up.
+// Idle ticks before the thread sleeps; the next posted call then costs a wake-up.
 constexpr unsigned kQuietTicksMax = 40;
 constexpr size_t kStackBytes = 1024 * 1024;
 
@@ -24,8 +24,8 @@ bool SessionThread::start() noexcept {
   pthread_attr_t attributes;
   if (pthread_attr_init(&attributes) != 0) return false;
   pthread_attr_setstacksize(&attributes, kStackBytes);
-  // The program's signals are for its own threads, but for faults: the thread copies from and to memory of the program,
-  // which may have a handler that makes it good. The mask is inherited from the creating thread.
+  // The program's threads handle the program's signals. Faults are the exception: the thread copies from and to memory
+  // of the program, whose handler may repair it. The mask is inherited from the creating thread.
   sigset_t all, before;
   sigfillset(&all);
   sigdelset(&all, SIGSEGV);
@@ -54,7 +54,7 @@ bool SessionThread::stop(int wait_ms) noexcept {
 }
 
 void* SessionThread::enter(void* self) {
-  // Without it the kernel rounds a tick of 25 us up to 75.
+  // Without this slack the kernel rounds a tick of 25 us up to 75 us.
   prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
   auto& thread = *static_cast<SessionThread*>(self);
   thread.run();

@@ -29,7 +29,7 @@ std::vector<ServerOffer> survey_servers(const std::vector<std::string>& servers)
       if (SessionStartError failed = ask_for_answer(servers[i], "check text", answer); failed.result != CUDA_SUCCESS)
         offers[i] = offer_of(failed);
       else if (auto offer = parse_offer(answer)) offers[i] = std::move(*offer);
-    } catch (...) {  // no memory: it does not say
+    } catch (...) {  // no memory: the server counts as silent
     }
   };
   // One thread asks each server, so that an unreachable server delays no other.
@@ -40,8 +40,8 @@ std::vector<ServerOffer> survey_servers(const std::vector<std::string>& servers)
 
 namespace {
 
-// No server listens, for example while all are being restarted. A server that has answered does not count as
-// unreachable.
+// Returns whether no server listens, for example while all restart. A server that has answered does not count as
+// absent.
 bool all_absent(const std::vector<ServerOffer>& offers) {
   for (const ServerOffer& offer : offers)
     if (!offer.absent) return false;

@@ -16,7 +16,7 @@ namespace gpuwire::client {
 
 namespace {
 
-// The cursor to the line's beginning, and everything behind it goes.
+// Moves the cursor to the line's beginning and erases the line.
 constexpr std::string_view kErase = "\r\x1b[K";
 constexpr size_t kColumnsUnknown = 80;
 
@@ -25,7 +25,7 @@ class StandardError final : public ProgressLine {
   bool is_ready() noexcept override {
     const int error = errno;  // the program's
     bool ready = isatty(STDERR_FILENO) != 0;
-    // A job in the background that writes to its terminal may be stopped for it (stty tostop).
+    // The terminal may stop a background job that writes to it (stty tostop).
     if (ready) {
       const pid_t foreground = tcgetpgrp(STDERR_FILENO);
       ready = foreground < 0 || foreground == getpgrp();
@@ -51,7 +51,7 @@ class StandardError final : public ProgressLine {
   }
 };
 
-// Three digits that mean something.
+// Three significant digits.
 std::string size_text(double bytes) {
   static constexpr std::array<const char*, 5> kUnits{"B", "KiB", "MiB", "GiB", "TiB"};
   size_t unit = 0;
@@ -116,7 +116,7 @@ void TransferProgress::posted_begun(uint64_t bytes, uint64_t position) noexcept 
   posted_until_ = position;
 }
 
-// A posted transfer is over when no thread polls any more.
+// A posted transfer ends when its last byte has been sent; no thread reports that.
 void TransferProgress::settle() noexcept {
   if (!any_posted_ || !traffic_.has_left(posted_until_)) return;
   Streak& streak = streaks_[size_t(Direction::to_gpu)];
@@ -128,7 +128,7 @@ void TransferProgress::settle() noexcept {
 
 void TransferProgress::poll() noexcept {
   if (!active_.load(std::memory_order_relaxed)) return;
-  // A thread that finds another one drawing leaves the line to it.
+  // If another thread draws, that thread has the line.
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || stopped_) return;
   settle();
@@ -161,7 +161,7 @@ void TransferProgress::draw(Clock::time_point now) noexcept {
       line += (line.empty() ? "gpuwire: " : "; ") + text(streak, direction, now);
     }
     if (line.empty() || !line_->is_ready()) return;
-    // One that is as wide as the terminal would begin another.
+    // A line as wide as the terminal would wrap.
     line.resize(std::min(line.size(), std::max<size_t>(line_->columns(), 2) - 1));
     line_->write(std::string(kErase) + line);
     drawn_ = true;
