@@ -15,7 +15,7 @@ namespace {
 
 constexpr long kPidfdOpen = 434;  // SYS_pidfd_open, which older headers lack; the same on all architectures
 constexpr int kDescriptors = 3;   // process, page, standard error
-constexpr int kWaitingMax = 128;  // processes that hand over at once
+constexpr int kWaitingMax = 128;  // processes that connect before the watch accepts them
 constexpr socklen_t kNameAt = offsetof(sockaddr_un, sun_path) + 1;  // of abstract names, behind a zero
 
 // One byte, with room for the descriptors beside it.
@@ -55,7 +55,7 @@ AccountListener listen_for_accounts() noexcept {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   socklen_t size = sizeof address;
-  // Bound without a name, it gets an unused one.
+  // Without a name the socket gets an unused one.
   if (!out.socket || bind(out.socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address.sun_family) != 0 ||
       listen(out.socket.get(), kWaitingMax) != 0 ||
       getsockname(out.socket.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0 || size <= kNameAt)
@@ -99,7 +99,7 @@ std::optional<HandedAccount> receive_account(const OwnedDescriptor& connection) 
   if (recvmsg(connection.get(), &message.header, MSG_CMSG_CLOEXEC) <= 0) return std::nullopt;
   const cmsghdr* rights = CMSG_FIRSTHDR(&message.header);
   if (!rights || rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS) return std::nullopt;
-  // Those that have come are ours to close, whatever their number.
+  // All received descriptors must be closed, whatever their number.
   int descriptors[kDescriptors] = {-1, -1, -1};
   const size_t length = rights->cmsg_len - CMSG_LEN(0);
   std::memcpy(descriptors, CMSG_DATA(rights), length < sizeof descriptors ? length : sizeof descriptors);

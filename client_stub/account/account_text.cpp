@@ -31,7 +31,7 @@ void line(std::string& text, const char* format, Values... values) {
   text.append("gpuwire: ").append(out).append("\n");
 }
 
-// Names and addresses, in the length of their fields.
+// A text may fill its field without a final zero.
 template <size_t kBytes>
 std::string text_in(const char (&field)[kBytes]) {
   return std::string(text_of(field, kBytes));
@@ -42,7 +42,7 @@ uint64_t value(const uint64_t& counter) {
   return std::atomic_ref(const_cast<uint64_t&>(counter)).load(std::memory_order_relaxed);
 }
 
-// Functions of one name, added up.
+// The costs of functions of one name, added up.
 struct Row {
   std::string_view name;
   uint64_t calls = 0, waits = 0, wait_ns = 0, ns = 0, sent = 0, received = 0, stalls = 0, pageable_waits = 0;
@@ -147,7 +147,7 @@ std::string account_text(const AccountPage& page, const AccountEnd& end) {
     why(text, page, end);
     return text;
   }
-  // Several processes of a program may write to one terminal: each says whose account it is.
+  // Several processes of a program may write to one terminal, so each account names its process.
   line(text, "account of %s, process %ld", program.c_str(), process);
   summary(text, page, end);
   if (page.depth == AccountDepth::calls) table(text, page);

@@ -11,9 +11,9 @@ namespace {
 
 // A smaller part of the program's time than this is not worth a change.
 constexpr double kShareMin = 0.03;
-// From this share on the GPU bounds the program.
+// From this share on, the program counts as bound by the GPU.
 constexpr double kGpuBoundShare = 0.8;
-// With as many bytes for each of its waits a call is one whose bytes take time.
+// From this number of bytes per wait on, the bytes determine the time of a call.
 constexpr uint64_t kBulkBytes = 64 << 10;
 constexpr size_t kCallsShown = 3;
 constexpr size_t kChangesShown = 2;
@@ -39,10 +39,10 @@ enum class Kind : uint8_t {
 };
 
 struct KindFacts {
-  // Other causes of the wait, which a change of the call does not save: earlier work on the GPU and others' turns; and
-  // the server's work before it.
+  // The other causes of the wait, which a change of the call does not remove: earlier work on the GPU and other
+  // tenants' turns; the server's earlier work.
   bool awaits_gpu, awaits_server;
-  const char* pageable;  // the change when most of the waits were for pageable memory; null: the same
+  const char* pageable;  // the change if most waits were for pageable memory; null: the same
   const char* change;
 };
 
@@ -147,7 +147,7 @@ constexpr CallFacts kCalls[] = {
     {"cuOccupancyAvailableDynamicSMemPerBlock", "asking about occupancy", Kind::occupancy},
     {"cuOccupancyMaxActiveClusters", "asking about occupancy", Kind::occupancy},
     {"cuOccupancyMaxPotentialClusterSize", "asking about occupancy", Kind::occupancy},
-    // The first of these that a program calls connects.
+    // The first of these calls in a program connects.
     {"cuInit", "starting (cuInit)", Kind::start},
     {"cuDriverGetVersion", "starting (cuInit)", Kind::start},
     {"cuGetProcAddress", "starting (cuInit)", Kind::start},
@@ -181,7 +181,7 @@ std::vector<Shown> shown_calls(const RunFigures& figures) {
     row->stalls += call.stalls;
     row->pageable_waits += call.pageable_waits;
     row->bytes += call.bytes;
-    // Connecting happens inside the call and is no wait for a reply.
+    // Connecting happens inside the call and does not count as a wait for a reply.
     row->wait_ns += kind == Kind::start ? call.ns : call.wait_ns;
   }
   return out;
@@ -221,7 +221,7 @@ std::string rounded_bytes_text(uint64_t bytes) {
   return text("%" PRIu64 " KiB", (bytes + 1023) >> 10);
 }
 
-// At most 1: several threads may have waited at once.
+// At most 1, although several threads may have waited concurrently.
 double share(uint64_t part, const RunFigures& figures) {
   return figures.elapsed_ns ? std::min(1.0, double(part) / double(figures.elapsed_ns)) : 0;
 }
@@ -273,7 +273,7 @@ std::string gpu_change(const RunFigures& figures, const WaitParts&) {
               percent_text(figures.server->gpu_ns, figures).c_str());
 }
 
-// Changes that are no single call's.
+// Changes that concern no single call.
 struct PartChange {
   uint64_t (*gain_ns)(const RunFigures&, const WaitParts&);
   double share_min;
@@ -292,9 +292,9 @@ uint64_t beyond(const Shown& call, const RunFigures& figures) {
   return call.wait_ns - std::min(call.wait_ns, call.waits * figures.round_trip_ns);
 }
 
-// The part of a call's waiting that a change of the call could save. Other causes are spread over the calls that may
-// have waited for them, in proportion to their time beyond the round trips. A call that awaits earlier ones and brings
-// no bulk has only its round trips: unexplained time may be the earlier calls', too.
+// The part of a call's waiting time that a change of the call could save. The time of other causes is divided among the
+// calls that may have waited for them, in proportion to their time beyond the round trips. A call that waits for
+// earlier calls and moves no bulk can save only its round trips, because further time may belong to the earlier calls.
 void find_gains(std::vector<Shown>& calls, const RunFigures& figures, const WaitParts& parts) {
   auto part_of_each = [&](uint64_t part, bool KindFacts::*awaits) {
     uint64_t all = 0;
@@ -315,7 +315,7 @@ void find_gains(std::vector<Shown>& calls, const RunFigures& figures, const Wait
   }
 }
 
-// The server's work for calls with a change of their own is not a separate change.
+// The server's work for calls with their own change is not a separate change.
 void leave_to_calls(WaitParts& parts, const std::vector<Shown>& calls, const RunFigures& figures) {
   for (const Shown& call : calls) {
     if (!kKinds[size_t(call.kind)].awaits_server && call.waits)
