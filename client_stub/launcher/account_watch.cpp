@@ -31,17 +31,16 @@ using client::AccountPage;
 using client::HandedAccount;
 using client::OwnedDescriptor;
 
-// The place at which the watch finds its start state.
+// The watch's descriptors after its exec.
 constexpr int kListener = 3, kProgram = 4;
-// Processes whose accounts are kept at once, and connections that have not said anything yet. Those beyond are on their
-// own.
+// The number of accounts that the watch holds, and of connections that have sent nothing yet. The watch ignores further
+// processes.
 constexpr size_t kAccountsMax = 256;
 // A ready pipe accepts this many bytes at once without blocking (PIPE_BUF).
 constexpr size_t kWrittenAtOnce = 4096;
 constexpr int kWriteTimeoutMs = 10'000;  // a reader that reads nothing for this long gets no more
 
-// Closes all descriptors except the two, which get their numbers, so that the watch keeps none open that the program's
-// callers wait for.
+// Closes all descriptors except the two, so that the watch holds no pipe whose end a caller of the program waits for.
 void keep_only(int listener, int program) noexcept {
   const int high = std::max({kProgram + 1, listener + 1, program + 1});
   listener = fcntl(listener, F_DUPFD, high);
@@ -59,7 +58,7 @@ void keep_only(int listener, int program) noexcept {
 
 [[noreturn]] void become_watch(int listener, int program) noexcept {
   keep_only(listener, program);
-  // A signal to the program's group, or a typed one, is for the program only: the watch still has to print its account.
+  // Signals to the program's group, and those of the terminal, must not end the watch, which has to print the account.
   setsid();
   for (int ignored : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGTTOU}) std::signal(ignored, SIG_IGN);
   if (rlimit limit{}; getrlimit(RLIMIT_NOFILE, &limit) == 0) {
@@ -82,7 +81,7 @@ void write_all(int descriptor, const std::string& text) noexcept {
   }
 }
 
-// The process has ended. Its counters are copied first: its children may have the memory, too.
+// The process has ended. The counters are copied first, because its children may have the memory mapped, too.
 void print(const HandedAccount& account) {
   auto page = std::make_unique<AccountPage>();
   if (pread(account.page.get(), page.get(), sizeof *page, 0) != ssize_t(sizeof *page)) return;
@@ -96,7 +95,7 @@ void print(const HandedAccount& account) {
   write_all(account.error.get(), client::account_text(*page, end));
 }
 
-// As many as there are descriptors for, at three each and some for the moment.
+// Each account needs three descriptors, and the watch some more.
 size_t accounts_max() noexcept {
   constexpr rlim_t kEach = 3, kForTheMoment = 32;
   rlimit limit{};
@@ -162,20 +161,20 @@ class Watch {
   std::vector<HandedAccount> accounts_;
 };
 
-// Like fork(), but no SIGCHLD comes of its end: the program would find one if its caller has blocked the signal.
+// fork() without a SIGCHLD at the child's end: a program whose caller has blocked the signal would find it pending.
 pid_t fork_silently() noexcept { return pid_t(syscall(SYS_clone, 0, nullptr, nullptr, nullptr, 0)); }
 
 }  // namespace
 
 void start_account_watch() noexcept {
-  // As the first process of a container the program would get the watch for a child, and outlive it never.
+  // As a container's first process, the program would become the watch's parent, and could not outlive it.
   if (getpid() == 1) return;
   client::AccountListener listener = client::listen_for_accounts();
   OwnedDescriptor program = client::own_process();
   if (!listener.socket || !program) return;
   const pid_t between = fork_silently();
   if (between == 0) {
-    // The one between ends at once: the watch is the child of no process that the program waits for.
+    // The intermediate process ends at once, so the watch is not a child of the program.
     if (fork_silently() != 0) _exit(0);
     become_watch(listener.socket.get(), program.get());
   }

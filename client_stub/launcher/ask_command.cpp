@@ -52,10 +52,10 @@ struct AskOptions {
   bool json = false, csv = false, once = false;
   double interval_s = 2;
   std::string sort = kTopSorts[0], by = "tenant";
-  std::string since;  // a day; empty: all that there is
+  std::string since;  // a day; empty: the whole usage
 };
 
-// Line ends alone of the server's text may move the cursor.
+// Only line ends of the server's text may move the cursor.
 std::string harmless(std::string_view text) {
   std::string shown;
   for (;;) {
@@ -76,7 +76,7 @@ unsigned columns() {
 
 std::string query(std::string_view view, const AskOptions& options, std::string_view sort, size_t columns) {
   const std::string format = options.json ? " json" : options.csv ? " csv" : " text";
-  // Questions of their own: an older server refuses them, instead of leaving the user or the day out.
+  // Separate queries: an older server refuses them, instead of ignoring the user or the day.
   const std::string since = options.since.empty() ? "" : " " + options.since;
   if (options.by == "user") return "usage-by-user" + format + since;
   if (!options.since.empty()) return "usage-since" + format + since;
@@ -86,7 +86,7 @@ std::string query(std::string_view view, const AskOptions& options, std::string_
   return query;
 }
 
-// `error` of a server that is too old for the question, in the words of the command.
+// The command's line about `error` of a server that is too old for the query.
 std::string cannot_answer(const std::string& server, const AskOptions& options, const std::string& error) {
   if (!std::string_view(error).ends_with(wire::kUnknownQuestion)) return error;
   if (options.by == "user")
@@ -102,7 +102,7 @@ int fail(std::string_view view, const std::string& error) {
   return 1;
 }
 
-// False: an error was printed.
+// Returns false after it has printed an error.
 bool ask(const std::string& server, std::string_view view, const AskOptions& options, std::string& answer) {
   std::string error;
   if (client::ask_server(server, query(view, options, options.sort, columns()), answer, error) == CUDA_SUCCESS)
@@ -111,7 +111,7 @@ bool ask(const std::string& server, std::string_view view, const AskOptions& opt
   return false;
 }
 
-// Each server's answer under its name; with --json one array of objects `server` and `answer`.
+// Prints each server's answer under the server's name; with --json one array of objects `server` and `answer`.
 int ask_all(std::string_view view, const AskOptions& options, const std::vector<std::string>& servers) {
   int code = 0;
   auto all = nlohmann::ordered_json::array();
@@ -154,7 +154,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// The descriptor of a timer that has not been set, and sets it.
+// A timer as a descriptor.
 class Timer {
  public:
   Timer() : descriptor_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC)) {}
@@ -163,7 +163,7 @@ class Timer {
   ~Timer() { close(descriptor_); }
 
   int descriptor() const { return descriptor_; }
-  // Readable from then on, until it is set again.
+  // The descriptor becomes readable after this time, until the next call.
   void set(double seconds) {
     itimerspec when{};
     when.it_value.tv_sec = time_t(seconds);
@@ -175,7 +175,7 @@ class Timer {
   int descriptor_;
 };
 
-// Waits for the server, as long as a login may take.
+// Waits for the server at most as long as a login may take.
 std::string end_session(const std::string& number) {
   Question question("end text " + number);
   while (!question.read()) {}
@@ -184,7 +184,7 @@ std::string end_session(const std::string& number) {
   return "no program that you may end has the number " + number;
 }
 
-// Not empty: why it ended by itself.
+// Returns the cause if the view ended by itself.
 std::string live(Terminal terminal, const AskOptions& options) {
   TopView view(options.sort, end_session, "docs/monitoring.md explains the columns.\n", colours_are_wanted());
   std::vector<std::string> lines{"waiting for an answer from " + harmless(std::getenv("GPUWIRE_SERVER")) + " ..."};

@@ -28,7 +28,7 @@ using Failure = tl::unexpected<std::string>;
 using Result = tl::expected<void, std::string>;
 
 constexpr const char* kLoaderInclude = "include /etc/ld.so.conf.d/*.conf";
-// In the folder of a copied client: that it is ours, and of which release.
+// A file in the folder of a copied client: it marks the folder as gpuwire's and names the release.
 constexpr const char* kCopyMark = ".attached";
 // The files of a client besides the commands (packaging/README.md), below lib/gpuwire.
 constexpr std::array kClientParts = {"libcuda.so",         "libcuda.so.1", "libnvidia-ml.so", "libnvidia-ml.so.1",
@@ -60,7 +60,7 @@ bool is_same_file(const fs::path& one, const fs::path& other) {
   return text && text == text_of(other);
 }
 
-// Replaces the existing file atomically, so that nobody reads half of it.
+// Replaces the file atomically, so that no reader gets a partial file.
 Result replace_file(const fs::path& file, const std::string& text) {
   std::error_code error;
   fs::create_directories(file.parent_path(), error);
@@ -104,7 +104,7 @@ class Work {
   const fs::path root_;
 };
 
-// The client's libraries run there, and the loader reads its configuration there.
+// The client's libraries must run in the root, and its loader must read the configuration.
 Result Work::check_root(AttachMode mode) const {
   std::error_code error;
   if (!fs::is_directory(root_, error)) return Failure(root_.string() + " is not a folder");
@@ -127,7 +127,7 @@ Result Work::check_driver(const fs::path& folder) const {
                  "same, and leaves that library as it is");
 }
 
-// As it is named inside the root.
+// Returns the folder's name inside the root.
 tl::expected<fs::path, std::string> Work::client_folder(const fs::path& prefix) {
   const fs::path folder = prefix / "lib/gpuwire";
   if (!is_there(folder / "libcuda.so.1"))
@@ -149,7 +149,7 @@ Result Work::copy_client(const fs::path& prefix) {
       is_same_file(prefix / program, to / program))
     return {};
   if (auto removed = remove_copy(); !removed) return removed;
-  // The mark is written first, so that the remains of an interrupted copy are recognised as ours.
+  // The mark is written first, so that a later run recognises the remains of an interrupted copy.
   if (auto written = replace_file(mark, marked); !written) return written;
   std::vector<fs::path> parts{"bin/gpuwire"};
   for (const char* part : kClientParts) parts.push_back(fs::path("lib/gpuwire") / part);
@@ -187,7 +187,7 @@ Result Work::remove(const fs::path& inside) {
   return {};
 }
 
-// Only where there is no other nvidia-smi by this name.
+// Makes the link only if the name is free.
 Result Work::link_smi(const fs::path& folder) {
   const fs::path link = below(kSmiLink), program = folder / "bin/nvidia-smi";
   std::error_code error;
@@ -218,7 +218,7 @@ Result Work::remove_copy() {
   return {};
 }
 
-// Makes the loader's cache anew. Links that it would make in the libraries' folders are left alone (-X).
+// Rebuilds the loader's cache. -X: without changes to links in the libraries' folders.
 Result Work::run_ldconfig() const {
   const char* program = access("/sbin/ldconfig", X_OK) == 0 ? "/sbin/ldconfig" : "/usr/sbin/ldconfig";
   std::vector<std::string> words{program, "-X"};
@@ -236,7 +236,7 @@ Result Work::run_ldconfig() const {
   return {};
 }
 
-// For LD_LIBRARY_PATH and PATH once is enough, also where one login shell starts another.
+// The script adds each folder to LD_LIBRARY_PATH and PATH once, even if one login shell starts another.
 std::string profile_script(const fs::path& folder, const Environment& settings) {
   return std::string(kWrittenByAttach) + commands_of({{"gpuwire_folder", folder.string()}}, ShellKind::posix) +
          R"(case ":${LD_LIBRARY_PATH-}:" in
@@ -269,7 +269,7 @@ Result Work::attach(const Attachment& wanted, const fs::path& prefix) {
     if (auto free = check_driver(prefix / "lib/gpuwire"); !free) return free;
   auto folder = client_folder(prefix);
   if (!folder) return Failure(folder.error());
-  // Neither ld.so.conf nor LD_LIBRARY_PATH could name it.
+  // Such a name is valid neither in ld.so.conf nor in LD_LIBRARY_PATH.
   if (folder->string().find_first_of("\n#=:;") != std::string::npos)
     return Failure(folder->string() + " has a character in its name that ld.so's configuration cannot have");
 

@@ -73,8 +73,8 @@ void add_root_option(gpuwire::CommandLine& app, std::string& root) {
       .capture_default_str();
 }
 
-// File names are as programs inside the root see them. In an image the file may be missing: keys must not be in an
-// image, and are mounted when it starts.
+// File names are names inside the root. A file may be missing in an image, because keys must not be in an image and are
+// mounted when it starts.
 tl::expected<void, std::string> check_file(bool whole_machine, const std::string& file) {
   if (!fs::path(file).is_absolute()) return tl::unexpected(file + ": name the file by its whole path");
   if (whole_machine && access(file.c_str(), R_OK) != 0) return tl::unexpected(file + ": " + std::strerror(errno));
@@ -117,7 +117,7 @@ tl::expected<gpuwire::launcher::Environment, std::string> settings_of(const gpuw
     set(name, said.first, said.second);
     if (!settings.contains(name)) continue;
     std::string& file = settings[name];
-    // The configuration's are relative to its own folder, and have the root in front.
+    // File names of the configuration are relative to its own folder and include the root.
     if (said.first.empty() && !whole_machine && file.starts_with(root.string() + "/"))
       file.erase(0, root.string().size());
     if (auto right = check_file(whole_machine, file); !right) return tl::unexpected(right.error());

@@ -41,7 +41,7 @@ std::string must_be(const fs::path& file, std::string_view key, const toml::node
   return at(file, node, std::string(key) + " must be " + what + got(node));
 }
 
-// A file of the configuration's own folder, or of the home folder for "~/...".
+// Returns a file relative to the configuration's folder, or to the home folder for "~/...".
 std::string path_of(const std::string& text, const fs::path& file) {
   const char* home = std::getenv("HOME");
   if (text.starts_with("~/") && home) return (fs::path(home) / text.substr(2)).string();
@@ -117,7 +117,7 @@ bool is_setting(std::string_view key) {
   return false;
 }
 
-// The settings of one table; `others`: keys that are there for somebody else.
+// The settings of one table; `others` are keys that other readers use.
 tl::expected<ClientSettings, std::string> read_settings(const fs::path& file, const toml::table& table,
                                                         std::initializer_list<std::string_view> others) {
   ClientSettings settings;
@@ -183,7 +183,7 @@ tl::expected<File, std::string> read_file(const fs::path& path) {
   return file;
 }
 
-// `second` fills the settings that `first` leaves open.
+// `second` fills the settings that `first` lacks.
 ClientSettings merged(const ClientSettings& first, const ClientSettings& second) {
   ClientSettings out = first;
   for (auto member :

@@ -19,8 +19,8 @@ enum class Package { client, server };
 struct Shipped {
   std::string_view command;
   Package package;
-  std::string_view summary;    // empty: only started by others
-  std::string_view link_to{};  // another command, whose program this one is under another name
+  std::string_view summary;    // empty: only other commands start it
+  std::string_view link_to{};  // another command, whose program this one is a link to
 };
 
 constexpr Shipped kShipped[] = {
@@ -47,7 +47,7 @@ constexpr Shipped kShipped[] = {
     {"suspender", Package::server, ""},
 };
 
-// The name that people try first.
+// The name that users try first.
 constexpr std::string_view kAlias = "ps", kAliasOf = "queue";
 
 const Shipped* find(const std::string& command) {
@@ -56,7 +56,7 @@ const Shipped* find(const std::string& command) {
   return found == std::end(kShipped) ? nullptr : found;
 }
 
-// Those that a package format without links had to leave out.
+// Adds the links that a package format without links lacks.
 void add_links(const std::string& folder, std::vector<Command>& commands) {
   const std::vector<Command> there = commands;
   auto path_of = [&](std::string_view name) {

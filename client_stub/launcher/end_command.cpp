@@ -42,7 +42,7 @@ constexpr const char* kEndFooter =
     "  gpuwire end 17          the program that gpuwire ps shows as 17\n"
     "  gpuwire end --all --yes everything that you, or your tenant if you are no user of it, run\n";
 
-// The most numbers of one query.
+// The largest number of sessions in one query.
 constexpr size_t kSessionsAtOnce = 8;
 
 struct Program {
@@ -61,8 +61,8 @@ std::string text_of(const nlohmann::json& object, const char* key) {
   return found != object.end() && found->is_string() ? client::printable(found->get<std::string>()) : std::string();
 }
 
-// The caller's user of the tenant; empty: no particular user, who may end all of the tenant's programs. Nothing: an
-// error was printed.
+// Returns the caller's user of the tenant; empty: no particular user, who may end all of the tenant's programs. Returns
+// nothing after it has printed an error.
 std::optional<std::string> own_user(const std::string& server) {
   std::string answer, error;
   if (client::ask_server(server, "me json", answer, error) != CUDA_SUCCESS) return fail(error), std::nullopt;
@@ -71,7 +71,7 @@ std::optional<std::string> own_user(const std::string& server) {
   return text_of(me, "user");
 }
 
-// False: an error was printed.
+// Returns false after it has printed an error.
 bool add_programs(const std::string& server, std::vector<Program>& programs) {
   std::string answer, error;
   const std::optional<std::string> user = own_user(server);
@@ -100,7 +100,7 @@ int not_there(uint64_t session) {
   return fail(fmt::format("no program that you may end has the number {} (gpuwire ps shows yours)", session));
 }
 
-// Empty: an error was printed.
+// Returns an empty list after it has printed an error.
 std::vector<Program> chosen(const std::vector<Program>& programs, const std::vector<uint64_t>& sessions) {
   std::vector<Program> found;
   for (uint64_t session : sessions) {
@@ -128,7 +128,7 @@ bool confirmed(const std::vector<Program>& programs) {
   return std::fgets(answer, sizeof answer, stdin) && (answer[0] == 'y' || answer[0] == 'Y');
 }
 
-// The numbers without a program; nothing: an error was printed.
+// Returns the numbers without a program, or nothing after it has printed an error.
 std::optional<std::vector<uint64_t>> end_some(const std::string& server, std::span<const uint64_t> sessions) {
   std::string query = "end text", answer, error;
   for (uint64_t session : sessions) query += fmt::format(" {}", session);
@@ -188,7 +188,7 @@ int end_command(int argc, char** argv) {
   std::sort(sessions.begin(), sessions.end());
   sessions.erase(std::unique(sessions.begin(), sessions.end()), sessions.end());
   const std::vector<std::string> servers = named_servers();
-  // The server knows best whose they are.
+  // The server decides whose programs these are.
   if (yes && !all && servers.size() == 1) return end_at(servers.front(), sessions);
   std::vector<Program> programs;
   for (const std::string& server : servers)

@@ -6,8 +6,8 @@ namespace gpuwire::launcher {
 
 namespace {
 
-// In single quotes. These shells do not take the quote literally there, fish the backslash, and csh the exclamation
-// mark and the line's end.
+// Quotes with single quotes, in which the shells treat these characters specially: all of them the quote, fish the
+// backslash, csh the exclamation mark and the line end.
 std::string quoted(std::string_view text, ShellKind shell) {
   std::string out = "'";
   for (char byte : text) {

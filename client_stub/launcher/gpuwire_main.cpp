@@ -19,7 +19,7 @@ namespace {
 constexpr int kUsageError = 2;
 constexpr int kCannotExecute = 126;
 
-// The words behind `gpuwire`, by name: `top` and `usage` stand for the client's commands as well as for the server's.
+// The commands by name; `top` and `usage` include the client's commands of these names.
 std::vector<std::string> offered(const std::string& folder) {
   constexpr std::string_view kOfTenant = "tenant-";
   std::vector<std::string> names;
@@ -57,7 +57,7 @@ std::string without_dashes(std::string word) {
 std::string advice(const std::string& command, const std::string& folder) {
   const std::vector<std::string> names = offered(folder);
   std::string meant = gpuwire::nearest(command, names);
-  // The words behind `gpuwire admin`, if that is installed: that very word first, except for its dashes.
+  // The words of `gpuwire admin`, if it is installed: a word that differs only in dashes takes precedence.
   if (std::find(names.begin(), names.end(), "admin") != names.end()) {
     const auto behind = gpuwire::launcher::admin_commands();
     const auto same = std::find_if(behind.begin(), behind.end(), [&](const std::string& name) {
@@ -69,8 +69,8 @@ std::string advice(const std::string& command, const std::string& folder) {
   return meant.empty() ? "`gpuwire --help` lists the commands" : "did you mean " + meant + "?";
 }
 
-// `top` and `usage` are of this machine's server, and of one elsewhere where that is named, by a word or in the
-// environment, or none can be here.
+// `top` and `usage` mean this machine's server. They mean a remote server if the command line or the environment names
+// one, or if the server's commands are not installed.
 std::string program_of(const std::string& command, const std::vector<gpuwire::launcher::Command>& installed, int argc,
                        char** argv) {
   if (command != "top" && command != "usage") return command;
@@ -90,11 +90,11 @@ std::string program_of(const std::string& command, const std::vector<gpuwire::la
   return elsewhere ? "tenant-" + command : command;
 }
 
-// Returns only if it could not be started.
+// Returns only if the program could not be started.
 int start(const std::string& path, std::string called, char** argv) {
   argv[1] = called.data();
   execv(path.c_str(), argv + 1);
-  // The file exists, so the loader that it names is missing.
+  // The file exists, so its loader is missing.
   if (errno == ENOENT)
     std::fprintf(stderr,
                  "gpuwire: %s needs glibc 2.31 or later, which this machine does not have (musl systems such as "
@@ -135,7 +135,7 @@ int main(int argc, char** argv) {
     if (installed.name != program) continue;
     return start(installed.path, installed.called, argv);
   }
-  // What is there and is not listed: a program without the permission to execute, or a folder that may not be read.
+  // The command exists but is not listed: its program lacks the permission to execute, or the folder is unreadable.
   const std::string path = gpuwire::launcher::program_path(folder, program);
   if (access(path.c_str(), X_OK) == 0 || errno == EACCES) return start(path, path, argv);
   if (gpuwire::launcher::is_of_server(command)) {

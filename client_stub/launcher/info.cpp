@@ -46,7 +46,7 @@ CUresult measure_round_trip(Session& session, unsigned count, WayFacts& way) {
 
 enum class Way : uint8_t { to_server, from_server };
 
-// Sends one piece (to the server: as bulk; from it: as a request for bulk) and gives the sequence to wait for.
+// Sends one piece (to the server: as bulk; from it: as a request for bulk) and stores the sequence for the wait.
 CUresult begin_piece(Session& session, Way way, std::vector<std::byte>& memory, size_t bytes, uint64_t& sequence) {
   CUresult error = way == Way::to_server
                        ? client::send::begin_sink(session, 0, {}, sequence, {memory.data(), bytes})
@@ -55,7 +55,7 @@ CUresult begin_piece(Session& session, Way way, std::vector<std::byte>& memory, 
   return error;
 }
 
-// `memory`: the memory that begin_piece() got.
+// Precondition: `memory` is that of begin_piece().
 CUresult finish_piece(Session& session, Way way, std::vector<std::byte>& memory, uint64_t sequence) {
   return way == Way::to_server ? client::send::finish_sink(session, sequence)
                                : client::send::finish_source(session, sequence, {memory.data(), memory.size()});
@@ -81,7 +81,7 @@ CUresult measure_bandwidth(Session& session, Way way, uint64_t total, double& by
 
 CUresult measure(Session& session, const InfoOptions& options, WayFacts& way) {
   if (CUresult error = measure_round_trip(session, options.round_trips, way)) return error;
-  // The first megabytes find out how much the connection carries and are not counted.
+  // The first megabytes open the connection's window and are not counted.
   double ignored;
   uint64_t first = std::min<uint64_t>(options.bulk_bytes, 4u << 20);
   for (auto [direction, bandwidth] :

@@ -28,7 +28,7 @@ constexpr const char* kFooter =
     "\n"
     "Exit code: 0; 1 with a line on stderr when a server cannot be reached or refuses; 2 for wrong usage.";
 
-// The server's view of the user. An older server has none.
+// The server's description of the user. An older server has none.
 std::string who_am_i(const std::string& server, bool json) {
   std::string answer, error;
   if (gpuwire::client::ask_server(server, json ? "me json" : "me text", answer, error) != CUDA_SUCCESS) return {};
@@ -43,11 +43,11 @@ std::string who_am_i(const std::string& server, bool json) {
   return shown;
 }
 
-// One server after the other, so that each has the connection for itself while it is measured. One that cannot be
-// reached keeps no other from being shown.
+// Servers are measured in turn, so that each has the network for itself. An unreachable server does not hide the
+// others.
 int show_all(gpuwire::launcher::InfoOptions options) {
   const std::vector<std::string> servers = gpuwire::launcher::named_servers();
-  // A full one would keep the others from being shown.
+  // A wait in the queue of a full server would delay the others.
   if (servers.size() > 1) setenv("GPUWIRE_QUEUE", "off", 0);
   int code = 0;
   std::vector<std::string> texts;
@@ -76,7 +76,7 @@ std::string gpuwire::client::session_library() {
   return launcher::stub_folder(launcher::program_folder()) + "/libcuda.so.1";
 }
 
-// Under other names, which are links to it, those commands: each copy would carry the C++ library again.
+// Links with other names execute other commands, because each copy would contain the C++ library again.
 int main(int argc, char** argv) {
   if (argc > 0 && std::string_view(argv[0]).ends_with("gpuwire-end")) return gpuwire::launcher::end_command(argc, argv);
   for (std::string_view view : {"queue", "tenant-top", "tenant-usage"}) {
@@ -103,7 +103,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "gpuwire info: %s\n", set.error().c_str());
     return gpuwire::kUsageError;
   }
-  // A user of this command wants an answer now, so nothing is retried.
+  // The user of this command expects an answer now, so it does not retry.
   setenv(gpuwire::client::kConnectPatienceVariable, "0s", 1);
   options.measure = !quick;
   options.bulk_bytes = uint64_t(megabytes) << 20;

@@ -68,7 +68,7 @@ std::optional<fs::path> driver_library(const fs::path& root, const fs::path& own
     for (const char* library : kLibraries) {
       std::error_code error;
       const fs::path file = folder / library;
-      // A link of an image may lead to a path that only exists inside of it.
+      // A link in an image may name a path that exists only inside the image.
       if (fs::exists(fs::symlink_status(file, error)) && !is_of_gpuwire(folder, own)) return file;
     }
   }

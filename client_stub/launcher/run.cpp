@@ -23,16 +23,16 @@ int fail(const char* command, int code, const std::string& reason) {
   return code;
 }
 
-// Where programs are looked for when PATH is not set: putting something into it must not hide them.
+// The folders that are searched for programs without PATH: a PATH with our folder alone must not hide them.
 constexpr const char* kDefaultPath = "/usr/local/bin:/usr/bin:/bin";
 
 void prepend(const char* variable, const std::string& folder, const char* when_unset) {
   const char* before = std::getenv(variable);
   if (!before) before = when_unset;
   std::string_view rest = before;
-  // Once is enough, also where a program under gpuwire starts another.
+  // The folder is added once, even if a program under gpuwire starts another.
   if (rest == folder || rest.starts_with(folder + ":")) return;
-  // An empty entry would mean the current folder, so there is no colon without something behind it.
+  // An empty entry means the current folder, so no colon ends the list.
   setenv(variable, (rest.empty() ? folder : folder + ":" + before).c_str(), 1);
 }
 
@@ -40,15 +40,15 @@ void prepend(const char* variable, const std::string& folder, const char* when_u
 // CUDA.
 bool has_device_files() { return access("/dev/nvidiactl", F_OK) == 0 || access("/dev/nvidia0", F_OK) == 0; }
 
-// Behind everything that the program has there: only the name jax_plugins.gpuwire is ours.
+// Appended, because only the name jax_plugins.gpuwire is gpuwire's.
 void append_to_python_path(const std::string& folder) {
   std::string before = std::getenv("PYTHONPATH") ? std::getenv("PYTHONPATH") : "";
   if (before == folder || before.ends_with(":" + folder)) return;
   setenv("PYTHONPATH", (before.empty() ? folder : before + ":" + folder).c_str(), 1);
 }
 
-// Every process of the program appends to it (client_stub/driver/process/profile_file), so it is made here, once: an
-// empty JSON array. Empty, or why it cannot be.
+// Every process of the program appends to the file (client_stub/driver/process/profile_file), so it is created once,
+// here, as an empty JSON array. Returns the reason if that fails.
 std::string begin_profile(const std::string& file) {
   FILE* out = std::fopen(file.c_str(), "we");
   if (!out) return std::strerror(errno);
@@ -88,9 +88,9 @@ tl::expected<void, RunError> prepare_environment(const RunOptions& options) {
   prepend("PATH", stubs + "/bin", kDefaultPath);
   std::string python = stubs + "/python";
   if (!has_device_files() && access(python.c_str(), R_OK) == 0) append_to_python_path(python);
-  // The module that %load_ext loads in a notebook; no other program uses it.
+  // %load_ext loads this module in a notebook; no other program uses it.
   if (std::string notebook = stubs + "/notebook"; access(notebook.c_str(), R_OK) == 0) append_to_python_path(notebook);
-  // The program may change its folder before it makes its first call.
+  // The program may change its working folder before its first call.
   if (!options.trace.empty()) setenv("GPUWIRE_TRACE", std::filesystem::absolute(options.trace).c_str(), 1);
   if (!options.profile.empty()) {
     const std::string file = std::filesystem::absolute(options.profile).string();

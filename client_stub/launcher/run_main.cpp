@@ -1,5 +1,5 @@
-// gpuwire-run; under the names of the links to it (gpuwire-shell, gpuwire-env, gpuwire-attach, gpuwire-detach), those
-// commands; and the process that start_account_watch() starts.
+// gpuwire-run, the commands of its links (gpuwire-shell, gpuwire-env, gpuwire-attach, gpuwire-detach), and the process
+// that start_account_watch() starts.
 #include <string>
 #include <string_view>
 

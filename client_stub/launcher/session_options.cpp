@@ -83,7 +83,7 @@ tl::expected<void, std::string> set_environment(const SessionOptions& options) {
                                                                                                           : "");
   if (!configured) return tl::unexpected(configured.error());
   const ClientSettings& named = options.use.empty() ? ClientSettings{} : configured->profile;
-  tl::expected<void, std::string> missing_files;  // of those that are named here; the environment's are the program's
+  tl::expected<void, std::string> missing_files;  // only of options: the program reads the environment's
   auto set = [&](const char* name, const std::string& option, std::string ClientSettings::*member) {
     std::string value = option;
     if (value.empty()) value = named.*member;
@@ -113,7 +113,7 @@ tl::expected<void, std::string> set_environment(const SessionOptions& options) {
     return tl::unexpected(
         std::string("no server given: use --server HOST:PORT, set GPUWIRE_SERVER, or write server = \"HOST:PORT\" into "
                     "~/.config/gpuwire/config.toml"));
-  // Mistakes that would else come to light at the program's first CUDA call, perhaps hours from now.
+  // Mistakes that would otherwise appear at the program's first CUDA call, perhaps hours later.
   if (auto servers = client::parse_server_list(std::getenv("GPUWIRE_SERVER")); !servers)
     return tl::unexpected(servers.error());
   return missing_files;

@@ -41,7 +41,7 @@ const char* word_of(Answer answer) {
   return "unknown";
 }
 
-// `may`: the choice has not ruled the server out.
+// `may`: the ranking includes the server.
 Answer answer_of(const ServerOffer& offer, bool may) {
   if (!may) return Answer::no;
   switch (offer.start) {
@@ -108,13 +108,13 @@ ServerWish wish_of_environment() {
   return {.gpus = gpus ? unsigned(std::strtoul(gpus, nullptr, 10)) : 0, .gpu_type = type ? type : ""};
 }
 
-// Loading libcuda.so.1 begins the observation of a program's calls; here it is loaded only for a query.
+// Loading libcuda.so.1 starts the recording of a program's calls; here it is loaded only for a query.
 void observe_nothing() {
   for (const char* variable : {"GPUWIRE_TRACE", "GPUWIRE_PROFILE_FILE", "GPUWIRE_STATS", "GPUWIRE_ACCOUNTS"})
     unsetenv(variable);
 }
 
-// As an exit code, beside the indices of servers.
+// An exit code beside the indices of servers.
 constexpr int kNoServer = 255;
 static_assert(client::kServersMax < kNoServer);
 
@@ -156,7 +156,7 @@ int check_start(bool json) {
 
 namespace {
 
-// Prints a line about those that are passed over. The index of the server, or kNoServer.
+// Prints a line about the skipped servers. Returns the index of the chosen server, or kNoServer.
 int choose(const char* command, const std::vector<std::string>& servers) {
   observe_nothing();
   const ServerRanking ranking = rank_servers(client::survey_servers(servers), wish_of_environment());
@@ -172,7 +172,7 @@ int choose(const char* command, const std::vector<std::string>& servers) {
 void choose_server(const char* command) {
   const std::vector<std::string> servers = named_servers();
   if (servers.size() < 2) return;
-  // By a child, so that nothing of the library that asks is left in the process that becomes the program.
+  // A child asks, so that no state of the library stays in the process that becomes the program.
   const pid_t child = ::fork();
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
