@@ -32,28 +32,28 @@ struct State {
   std::mutex mutex;
   unsigned initialisations = 0;
   std::shared_ptr<Connection> connection;  // null in a child after fork(), until it is used there
-  bool said = false;                       // why there is no server
+  bool said = false;                       // the reason for a missing server has been printed
 };
 
-// Never destroyed: programs ask from their last exit handlers.
+// Never destroyed: programs call from their last exit handlers.
 State& state() {
   static State* const object = new State;
   return *object;
 }
 
-// The parent's connection is not the child's: the session has closed its descriptor there, and the object is left alone
-// (a lock in it may be held by a thread that the child does not have). Handles and the count of initialisations stay
-// good.
+// A child must not use the parent's connection: the session has closed its descriptor in the child, and the object is
+// abandoned, because a thread that does not exist in the child may hold a lock in it. Handles and the count of
+// initialisations stay valid.
 void in_child() {
   State& own = state();
   new (&own.mutex) std::mutex;
   if (own.connection) new (&own.connection) std::shared_ptr<Connection>;
 }
 
-// The program may have emptied its environment before it first asks.
+// The program may empty its environment before its first call.
 __attribute__((constructor)) void load() { client::keep_settings(); }
 
-// Under the lock.
+// Lock: held.
 int connect(State& own) {
   const char* server = client::setting("GPUWIRE_SERVER");
   std::string error =
@@ -136,7 +136,7 @@ int initialise() {
   return guarded([] {
     State& own = state();
     std::lock_guard lock(own.mutex);
-    // A session that was lost is made anew: the server may be back.
+    // A lost session is replaced, because the server may be back.
     if (own.connection && own.connection->lost()) own.connection.reset();
     if (!own.connection) {
       if (int error = connect(own)) return error;
@@ -148,7 +148,7 @@ int initialise() {
 
 int shut_down() {
   State& own = state();
-  std::shared_ptr<Connection> last;  // goes after the lock
+  std::shared_ptr<Connection> last;  // destroyed after the lock is released
   std::lock_guard lock(own.mutex);
   if (own.initialisations == 0) return kUninitialized;
   if (--own.initialisations == 0) last = std::move(own.connection);

@@ -1,5 +1,4 @@
-// Which devices there are: those of the server, in the order in which libcuda.so.1 shows them (CUDA_VISIBLE_DEVICES
-// does not concern NVML).
+// The devices of the server, in the order of libcuda.so.1 (CUDA_VISIBLE_DEVICES does not affect NVML).
 #include <algorithm>
 #include <cstdio>
 #include <cstring>

@@ -1,5 +1,5 @@
-// Event sets. A device has no events for a session, which it says when asked (nvmlDeviceGetSupportedEventTypes);
-// waiting for one comes to its time limit.
+// Event sets. Devices report no supported events (nvmlDeviceGetSupportedEventTypes), and a wait for an event ends with
+// its timeout.
 #include <poll.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace gpuwire::nvml {
 
 namespace {
 
-// A set is its number; nothing is behind it.
+// A set is only a number.
 std::atomic<uintptr_t> g_sets{0};  // relaxed: only makes numbers differ
 
 bool is_set(void* set) {

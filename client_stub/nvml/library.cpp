@@ -1,4 +1,4 @@
-// The library itself: initialising, errors, and facts about the client's own machine.
+// Initialisation, errors, and facts about the client's own machine.
 #include <cstdio>
 #include <cstring>
 #include <string_view>
@@ -53,7 +53,7 @@ constexpr Text kTexts[] = {
 }  // namespace
 
 int custom::nvmlInit_v2() { return initialise(); }
-// The flags are about machines without devices or with broken ones; NVIDIA's library takes any.
+// The flags concern machines without devices or with broken ones; NVIDIA's library accepts any value.
 int custom::nvmlInitWithFlags(unsigned int) { return initialise(); }
 int custom::nvmlShutdown() { return shut_down(); }
 
@@ -66,7 +66,7 @@ const char* custom::nvmlErrorString(unsigned int result) {
 int custom::nvmlGetExcludedDeviceCount(unsigned int* count) { return put(0u, count); }
 int custom::nvmlUnitGetCount(unsigned int* count) { return put(0u, count); }
 
-// The process identifiers that a program can mean are those of its own machine.
+// The program's process identifiers are those of its own machine.
 int custom::nvmlSystemGetProcessName(unsigned int pid, char* name, unsigned int length) {
   if (int status = initialised()) return status;
   if (!name || length == 0) return kInvalidArgument;

@@ -1,5 +1,5 @@
-// Processes that use a device. Other tenants' processes are not reported, and the driver names a session's own work by
-// a process of the server, which means nothing here: the lists are empty, as they are inside a container.
+// The processes that use a device. The lists are empty, as inside a container: other tenants' processes are not
+// reported, and the driver attributes a session's own work to a process of the server.
 #include "client_stub/nvml/local.hpp"
 #include "nvml/custom.hpp"
 

@@ -81,7 +81,7 @@ bool Query::send() noexcept {
   } catch (...) {
     answered_ = kMemory;
   }
-  // The room that is needed comes back together with the news that it was not enough.
+  // A reply that reports insufficient room also has the required size.
   bool has_values = answered_ == kSuccess || (answered_ == kInsufficientSize && !values_.empty());
   if (!has_values) status_ = answered_;
   return has_values;
@@ -104,7 +104,7 @@ void Query::take_text(char* out, uint32_t room) noexcept {
   if (status_ != kSuccess || room == 0) return;
   if (length >= room) return fail(kUnknown);
   if (!take_raw(out, length)) return;
-  wire::blank_unshown(out, length);  // which the program may print
+  wire::blank_unshown(out, length);  // the program may print the text
   out[length] = 0;
 }
 

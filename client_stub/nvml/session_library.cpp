@@ -1,4 +1,4 @@
-// Where libcuda.so.1 is, whose session code this library uses: in the same folder.
+// The path of libcuda.so.1, whose session code this library uses: the same folder.
 #include <dlfcn.h>
 
 #include <filesystem>
@@ -11,7 +11,7 @@ std::string session_library() {
   Dl_info facts{};
   std::error_code error;
   if (!::dladdr(reinterpret_cast<const void*>(&session_library), &facts) || !facts.dli_fname) return "libcuda.so.1";
-  // A system's own folder may have a link to this library.
+  // A system folder may contain a link to this library.
   std::filesystem::path self = std::filesystem::canonical(facts.dli_fname, error);
   return error ? "libcuda.so.1" : (self.parent_path() / "libcuda.so.1").string();
 }
