@@ -27,7 +27,7 @@ Value yes_no(const Card& card, int status, unsigned long long value) {
 }
 
 unsigned long long mebibytes(unsigned long long bytes) { return bytes >> 20; }
-// NVIDIA's tool rounds the parts of the memory up.
+// NVIDIA's tool rounds the parts of the memory up to mebibytes.
 std::string mebibytes_up(unsigned long long bytes) { return std::to_string(mebibytes(bytes + (1 << 20) - 1)); }
 
 // nvmlEccSramErrorStatus_v1_t
@@ -236,7 +236,7 @@ Value compute_capability(const Card& card) {
   return status ? unknown(card, status) : Value{printed("%d.%d", major, minor)};
 }
 
-// The library reports "display mode" as attached or not.
+// The library reports the "display mode" as attached or not.
 Value display_attached(const Card& card) {
   unsigned value = 0;
   int status = card.call("nvmlDeviceGetDisplayMode", &value);
@@ -273,7 +273,7 @@ Value pci_part(const Card& card, Pci part, bool prefix) {
   return {info.bus_id};
 }
 
-// The device's number and the board's: no function reports "2335-895-A1"; the first part is the PCI device.
+// No function reports a part number such as "2335-895-A1", whose first part is the PCI device.
 Value gpu_part_number(const Card& card) { return not_available(card); }
 
 Value link_width(const Card& card, const char* function) {
@@ -298,7 +298,7 @@ Value memory(const Card& card, Part part) {
 }
 
 namespace {
-// The free part is the remainder of the other two, rounded down.
+// The free part is the difference of the other two, rounded down.
 Value three(const Card& card, const char* function, Part part) {
   struct {
     unsigned long long total, free, used;

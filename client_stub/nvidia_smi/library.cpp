@@ -9,7 +9,7 @@ namespace {
 
 constexpr const char* kName = "libnvidia-ml.so.1";
 
-// LD_LIBRARY_PATH first, then the folder of this installation: DIR/bin/nvidia-smi stands beside DIR/libnvidia-ml.so.1.
+// Opens the library in LD_LIBRARY_PATH, then in this installation: DIR/bin/nvidia-smi uses DIR/libnvidia-ml.so.1.
 void* open_library() {
   if (void* handle = ::dlopen(kName, RTLD_NOW)) return handle;
   std::error_code error;

@@ -1,5 +1,5 @@
-// nvidia-smi for machines without GPUs of their own: the queries that scripts and frameworks make with NVIDIA's tool,
-// answered over libnvidia-ml.so.1 alone.
+// nvidia-smi for machines without local GPUs: the queries that scripts and frameworks make with NVIDIA's tool, answered
+// by libnvidia-ml.so.1 alone.
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace gpuwire::nvidia_smi {
 namespace {
 
-// NVIDIA's tool exits with these.
+// The exit codes of NVIDIA's tool.
 enum Exit : int { kDone = 0, kWrongUse = 2, kNoPermission = 4, kNotFound = 6, kNoDriver = 9 };
 
 // The processes of a device are not reported: only the header is printed.
@@ -112,7 +112,7 @@ int refuse_change(const Library& library, const std::vector<Card>& cards, const 
   return kNoPermission;
 }
 
-// The first words are those of NVIDIA's tool, which scripts look for; the unreachable object is another one here.
+// The first words are those of NVIDIA's tool, which scripts search for; the unreachable object differs.
 std::string no_server() {
   const char* server = std::getenv("GPUWIRE_SERVER");
   if (!server || !*server)

@@ -52,7 +52,7 @@ struct Option {
   const char* short_name;
   const char* long_name;
   enum Argument { none, needed, optional } argument;
-  std::function<bool(Options&, const std::string&)> take;  // false: the argument cannot be
+  std::function<bool(Options&, const std::string&)> take;  // false: invalid argument
 };
 
 std::vector<std::string> words(const std::string& list) {

@@ -44,7 +44,7 @@ std::string csv_line(const Card& card, const std::vector<const Property*>& prope
   for (const Property* property : properties) {
     if (!out.empty()) out += ", ";
     Value value = property->get(card);
-    // A field without a unit in the header has none behind the value either.
+    // If the header shows no unit for a field, the value has none.
     bool unit = format.units && property->unit;
     out += !value.known ? "[" + value.text + "]" : unit ? value.with_unit() : value.text.str();
   }

@@ -107,7 +107,7 @@ std::string card_xml(const Card& card) {
   return out + "\t</gpu>\n\n";
 }
 
-// "Sat Nov 21 ..." and the rest stand without a device.
+// Rows of the system, such as the date, have no device.
 Card nobody(const Library& library) { return {library, nullptr, 0, 0}; }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kNameWidth = 26;
 
-// As narrow as the table has it: no space before a unit, no fraction.
+// The table's form: no space before a unit, no fraction.
 std::string narrow(const Value& value) { return value.known ? value.text + value.unit : value.text.str(); }
 std::string whole_watts(const Value& value) {
   return value.known ? value.text.str().substr(0, value.text.str().find('.')) + "W" : value.text.str();
@@ -28,7 +28,7 @@ std::string now_text() {
   return text;
 }
 
-// Uncorrected volatile errors; a device that does not count them says so.
+// Uncorrected volatile errors; "Off" for a device that does not count them.
 std::string errors(const Card& card) {
   Value counting = enabled_of_two<"nvmlDeviceGetEccMode", 0>(card);
   if (!counting.known) return counting.text;
