@@ -1,5 +1,5 @@
-// In which order a session that has lost its connection tries the addresses of its server's name, and when none is left
-// at which it may find its server.
+// The order in which a session that has lost its connection tries the addresses of its server's name, and the condition
+// under which it gives up.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,22 @@
 
 namespace gpuwire::client {
 
-// An address that led nowhere goes behind the others, so that one which takes connections and says nothing, or where
-// somebody else answers, costs its attempt only. One thread at a time.
+// A failed address moves behind the others, so an address that accepts connections without an answer, or where another
+// service answers, costs only its attempt. One thread at a time.
 class AddressRotation {
  public:
   using Endpoint = transport::Endpoint;
 
-  // `carrier`: the address that has carried the session, if it is known.
+  // `carrier` is the address that has carried the session, if it is known.
   explicit AddressRotation(std::optional<Endpoint> carrier) : carrier_(std::move(carrier)) {}
 
-  // All addresses, the one whose turn it is first. `found` has the addresses to which the name resolves now; an address
-  // that the name had before keeps its turn and its state. An empty `found` leaves the addresses as they are.
+  // Returns all addresses, in the order of their turns. `found` has the addresses to which the name resolves now; an
+  // earlier address keeps its turn and its state. An empty `found` leaves the addresses unchanged.
   std::vector<Endpoint> in_turn(const std::vector<Endpoint>& found);
 
-  // It did not take a connection, or did not answer, or not as a server does that has the session.
+  // The address did not accept a connection, did not answer, or has no server with the session.
   void failed(const Endpoint& address) { put_behind(address, Outcome::failed); }
-  // A server answered there, and would answer the same again.
+  // A server has refused at the address, and would refuse again.
   void refused(const Endpoint& address) { put_behind(address, Outcome::refused); }
   // The session continues over this address, and the state of the other addresses is reset.
   void carries(const Endpoint& address);

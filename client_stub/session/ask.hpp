@@ -1,4 +1,4 @@
-// The queries with which a user asks a server about the user's own tenant.
+// A user's queries to a server about the user's own tenant.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@
 
 namespace gpuwire::client {
 
-// For a server that authenticates nobody.
+// The error of a server without tenants.
 inline constexpr const char* kAnswersNoQueries = "the server does not answer queries";
 
-// `query` as in schema/login.capnp. Begins no session. On failure `error` gets one line that names host and cause.
+// `query`: as in schema/login.capnp. Begins no session. On failure `error` gets one line that names host and cause.
 CUresult ask_server(std::string_view server, const std::string& query, std::string& answer, std::string& error);
 
-// The same; the error has neither host nor port in its cause. CUDA_SUCCESS: there is an answer.
+// As above, but the cause has neither host nor port. CUDA_SUCCESS: `answer` is set.
 SessionStartError ask_for_answer(std::string_view server, const std::string& query, std::string& answer);
 
 }  // namespace gpuwire::client

@@ -1,5 +1,5 @@
-// The waits between attempts at a server that dropped a connection before it authenticated the caller, or that had no
-// room at that moment.
+// The waits between attempts at a server that dropped a connection before it authenticated the caller, or had no room
+// at that moment.
 #pragma once
 
 #include <chrono>
@@ -8,16 +8,16 @@
 
 namespace gpuwire::client {
 
-// Each wait is about twice as long as the one before; by chance a little longer or shorter, so that many clients that
-// were dropped together do not come back together.
+// Each wait is about twice as long as the one before, with jitter, so that clients that were dropped together do not
+// return together.
 class Backoff {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Waits. False: there were attempts enough.
+  // Waits. Returns false after the last attempt.
   bool wait();
-  // For a client that has a place to return to: begins again with the shortest wait, and bounds the time in place of
-  // the number of attempts.
+  // For a client with a place in the queue: begins again with the shortest wait, and bounds the time instead of the
+  // number of attempts.
   void patient_until(Clock::time_point until);
   bool patient() const { return until_.has_value(); }
 
@@ -29,8 +29,8 @@ class Backoff {
 
 inline constexpr unsigned kEnterAttemptsMax = 8;
 inline constexpr std::chrono::milliseconds kBackoffFirst{50}, kBackoffMost{1600};
-// How long a client that has waited in a server's queue tries to get back to its place. A server that is started again
-// keeps it for 30 s from when it is there.
+// How long a client that has waited in a server's queue tries to return to its place. A restarted server reserves the
+// place for 30 s.
 inline constexpr std::chrono::seconds kQueueReturn{300};
 
 }  // namespace gpuwire::client

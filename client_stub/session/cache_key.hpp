@@ -1,4 +1,4 @@
-// The secret under which a user's program images are kept at servers.
+// The secret under which servers cache a user's program images.
 #pragma once
 
 #include <array>
@@ -13,13 +13,13 @@ namespace gpuwire::client {
 
 using CacheKey = std::array<uint8_t, wire::kCacheKeyBytes>;
 
-// The path of the key: GPUWIRE_CACHE_KEY_FILE, or gpuwire/cache_key in $XDG_STATE_HOME or ~/.local/state. Empty if
-// there is no such folder, or with "none".
+// Returns the path of the key: GPUWIRE_CACHE_KEY_FILE, or gpuwire/cache_key in $XDG_STATE_HOME or ~/.local/state. Empty
+// for "none", or without such a folder.
 std::string cache_key_file();
 
-// Reads the key; makes a random one when there is no file. Empty when there is no place for it, or when the file is not
-// the user's own, may be read by others, or has another size: images are then sent each time. Processes that start at
-// the same time get the same key.
+// Reads the key, and makes a random one if there is no file. Concurrent processes get the same key. Empty if the key
+// cannot be stored, or if the file is not the user's own, is readable by others, or has another size: the client then
+// sends images each time.
 std::optional<CacheKey> cache_key(const std::string& file);
 
 }  // namespace gpuwire::client

@@ -10,21 +10,20 @@
 
 namespace gpuwire::client {
 
-// Bytes in the blocks of one session, free ones included.
+// Bytes in the blocks of one session, including free blocks.
 inline constexpr size_t kCachedBulkBytesMax = 64u << 20;
 inline constexpr size_t kCachedBlockBytesMin = 128u << 10, kCachedBlockBytesMax = 16u << 20;
 
-// Blocks of sizes that are powers of two, which are used again: a fresh one costs a page fault every 4 KiB. Any thread
-// may take one, and let one go: that allocates nothing and makes no system call, because it happens under the link's
-// lock.
+// Blocks whose sizes are powers of two. They are reused, because a fresh block costs a page fault every 4 KiB. Thread:
+// any. Taking and releasing neither allocate nor make a system call, because they happen under the link's lock.
 class CachedBulk {
  public:
   CachedBulk();
   CachedBulk(const CachedBulk&) = delete;
   CachedBulk& operator=(const CachedBulk&) = delete;
 
-  // At least `bytes`, with undefined content. Null if `bytes` exceeds kCachedBlockBytesMax, if the bound of held memory
-  // is reached, or without memory.
+  // Returns at least `bytes` with undefined content. Null if `bytes` exceeds kCachedBlockBytesMax, if the bound of the
+  // session is reached, or without memory.
   std::shared_ptr<std::byte> take(size_t bytes) noexcept;
   size_t held_bytes() const noexcept;
 
@@ -32,7 +31,7 @@ class CachedBulk {
   static constexpr size_t kClasses = 8;  // 128 KiB to 16 MiB
   static_assert(kCachedBlockBytesMin << (kClasses - 1) == kCachedBlockBytesMax);
 
-  // Lives as long as the last block that somebody holds.
+  // Lives as long as the last block in use.
   struct Blocks {
     ~Blocks();
     void put_back(std::byte* block, size_t number) noexcept;

@@ -1,5 +1,5 @@
-// post() and call(): one message each, built straight in the session's send buffer. Generated functions are made of
-// them: those of driver calls (client/forward.hpp) and of the session's own (client/session_sends.hpp).
+// post() and call() build one message directly in the session's send buffer. The generated functions use them: those of
+// driver calls (client/forward.hpp) and of the session's own (client/session_sends.hpp).
 #pragma once
 
 #include <algorithm>
@@ -22,15 +22,16 @@ constexpr uint32_t message_words(size_t data_bytes = 0, size_t lists = 0) {
   return 1 + size.data + size.pointers + uint32_t((data_bytes + 7) / 8 + 2 * lists);
 }
 
-// The same for one of the session's own messages (generated/wire/session_messages.hpp). Refuses a message that exceeds
-// the limit.
+// As above, for one of the session's own messages (generated/wire/session_messages.hpp). A result above the limit makes
+// the call fail.
 template <class Message>
 [[gnu::always_inline]] inline uint32_t words_max(const Message& message) noexcept {
   return uint32_t(std::min<size_t>(words_of(message), wire::kMessageWordsMax + 1));
 }
 
 // Appends a posted call; `write` gets a Params::Builder. `sequence` is that of the frame.
-// Inlined at its call, of which each kind has one or two: a launch spends a third of its time here.
+//
+// Inlined, because a launch spends a third of its time here; each kind has one or two callers.
 template <class Params, class Write>
 [[gnu::always_inline]] inline CUresult post(Session& session, uint32_t ordinal, uint32_t context, uint32_t words_max,
                                             Write&& write, const Bulk& bulk = {},
@@ -50,8 +51,7 @@ template <class Params, class Write>
   }
 }
 
-// Appends a called frame. The same thread has to fetch its reply by finish_call(); frames in between travel in the same
-// round trip.
+// Appends a called frame. The same thread must get the reply by finish_call(); frames in between share the round trip.
 template <class Params, class Write>
 CUresult begin_call(Session& session, uint32_t ordinal, uint32_t context, uint32_t words_max, Write&& write,
                     uint64_t& sequence, const Bulk& bulk = {}, const BulkSink& sink = {}) noexcept {
@@ -70,9 +70,9 @@ CUresult begin_call(Session& session, uint32_t ordinal, uint32_t context, uint32
   return CUDA_SUCCESS;
 }
 
-// Waits for that reply; `read` gets a Results::Reader, also when the result is an error. Returns the reply's result. A
-// notice before the reply has reported its `deferred` already, which surfaces in leave(). The sink is the one given to
-// begin_call().
+// Waits for the reply of begin_call(); `read` gets a Results::Reader, even if the result is an error. Returns the
+// reply's result. A notice before the reply has already reported its `deferred`, which leave() returns. `sink` is that
+// of begin_call().
 template <class Results, class Read>
 CUresult finish_call(Session& session, uint64_t sequence, Read&& read, const BulkSink& sink = {}) noexcept {
   struct Reply {
@@ -92,7 +92,7 @@ CUresult finish_call(Session& session, uint64_t sequence, Read&& read, const Bul
   return waited ? waited : reply.result;
 }
 
-// Both at once.
+// begin_call() and finish_call().
 template <class Params, class Results, class Write, class Read>
 CUresult call(Session& session, uint32_t ordinal, uint32_t context, uint32_t words_max, Write&& write, Read&& read,
               const Bulk& bulk = {}, const BulkSink& sink = {}) noexcept {

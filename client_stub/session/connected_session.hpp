@@ -28,13 +28,13 @@ namespace gpuwire::client {
 
 class ConnectedSession final : public Session, public Road {
  public:
-  // Enters the server over `transport`, which is connected, as Session::connect() does; `address` is the name in error
-  // lines. `server` is the address for reconnecting, if the session is to outlive its connection.
+  // Enters the server over the connected `transport`, as Session::connect() does; `address` is the name in error lines.
+  // With the address `server` the session can reconnect.
   static CUresult start(std::unique_ptr<transport::Transport> transport, std::string address, NoticeHandler& notices,
                         std::unique_ptr<Session>& session, std::string& error, const Entry& entry = {},
                         const ServerAddress* server = nullptr);
 
-  // Hello and welcome over a connection that enter() has given.
+  // Hello and Welcome over a connection of enter().
   static tl::expected<std::unique_ptr<ConnectedSession>, SessionStartError> greet(
       std::unique_ptr<transport::Transport> transport, const std::string& address, NoticeHandler& notices,
       const ServerAddress* server = nullptr, const link::LinkLimits& limits = {},
@@ -42,7 +42,7 @@ class ConnectedSession final : public Session, public Road {
 
   ConnectedSession(std::unique_ptr<transport::Transport> transport, NoticeHandler& notices,
                    const link::LinkLimits& limits = {});
-  // Waits for the session thread. Never in a child after fork(): leave the object alone there.
+  // Waits for the session thread. Must not run in a child after fork().
   ~ConnectedSession() override;
 
   const ServerFacts& facts() const noexcept override { return facts_; }
@@ -63,7 +63,7 @@ class ConnectedSession final : public Session, public Road {
   void poll() noexcept override;
   const char* road_name() const override { return link_.transport()->road(); }
   Lanes lanes() const noexcept override;
-  // Sent bytes that are kept until the server has acknowledged them.
+  // Sent bytes that the link stores until the server has acknowledged them.
   link::Link::Kept kept() const { return link_.kept(); }
   bool give_descriptor(uint64_t number, int descriptor) noexcept override;
   void finish_sending() noexcept override;
@@ -73,18 +73,18 @@ class ConnectedSession final : public Session, public Road {
   void take_back_from_left_call() noexcept override;
   void after_fork_in_child() noexcept override;
 
-  // Before the first call: from now on a connection that is lost is replaced, as long as the server keeps the session
-  // without one. `heartbeat`: how often it is looked whether it still leads to the server; 0: the system alone finds
-  // out.
+  // From now on the session replaces a lost connection, as long as the server keeps the session. `heartbeat` is the
+  // interval of checks that the connection leads to the server; 0: only the system detects a dead connection.
+  // Precondition: no call was made.
   struct LossGraces {
-    std::chrono::milliseconds resume{0};   // how long the server keeps it without one
+    std::chrono::milliseconds resume{0};   // the server keeps the session for this long
     std::chrono::milliseconds hang_up{0};  // the same after a connection that was closed or reset
   };
   void outlive_connections(std::unique_ptr<Reconnector> reconnector, const LossGraces& graces,
                            std::chrono::milliseconds heartbeat);
-  // Before the first call: the session ends if the server leaves a call without an answer for this long.
+  // The session ends if the server does not answer a call for this long. Precondition: no call was made.
   void limit_answers(std::chrono::milliseconds most) { answer_time_max_ = most; }
-  // Before the first call: transfers that take long are shown there.
+  // Shows long transfers in `line`. Precondition: no call was made.
   void show_progress(std::unique_ptr<ProgressLine> line, TransferProgress::Now now = TransferProgress::Clock::now);
 
  private:
@@ -100,8 +100,7 @@ class ConnectedSession final : public Session, public Road {
     std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
   };
 
-  // The source of the receiver: the link, with one difference: a wait for bytes gets another connection if there is
-  // none.
+  // The receiver's source: the link, except that a wait for bytes reconnects if the link is detached.
   class Arrivals final : public transport::ByteSource {
    public:
     explicit Arrivals(ConnectedSession& session) : session_(session) {}
@@ -133,11 +132,11 @@ class ConnectedSession final : public Session, public Road {
 
    private:
     const link::Link& link_;
-    std::atomic<uint64_t> beside_[2] = {};  // bytes that have not gone over the link; figures: relaxed
+    std::atomic<uint64_t> beside_[2] = {};  // bytes that bypassed the link; statistics: relaxed
   };
 
   // --- receiving (receiving.cpp) -----------------------------------------------------------------------------------
-  // With the receive role, without a lock. An error that ends the session ends it here. False: no whole frame has
+  // Precondition: the receive role, and no lock. Ends the session on an error. Returns false if no whole frame has
   // arrived.
   bool receive_one(OwnCall* own);
   void dispatch(OwnCall* own);
@@ -146,51 +145,51 @@ class ConnectedSession final : public Session, public Road {
   bool store_bulk(const BulkSink& sink, uint64_t bytes);
   // Acknowledges received bytes to the server, when an acknowledgement is due.
   void acknowledge_received();
-  // Receives until `done` or the end, with the receive role: polls for a short time, then sleeps in the transport.
-  // Meanwhile sends the unsent bytes before `bytes_end`.
+  // Receives until `done` or the session's end: polls for a short time, then sleeps in the transport. Meanwhile sends
+  // the unsent bytes before `bytes_end`. Precondition: the receive role.
   template <class Done>
   void lead(OwnCall* own, uint64_t bytes_end, Done done);
-  // As Link::wait(), with the receive role.
+  // As Link::wait(). Precondition: the receive role.
   unsigned wait_receiving(unsigned interest, transport::Nanoseconds timeout) noexcept;
-  // Bulk has passed: lanes may be worth it now. Any thread.
+  // Called after bulk was sent, which may make lanes worthwhile. Thread: any.
   void poll_lanes() noexcept {
     if (lane_opener_) lane_opener_->poll();
   }
-  // Looks at the heartbeat if that is due. Any thread.
+  // Checks the heartbeat if that is due. Thread: any.
   void poll_heartbeat() noexcept {
     if (heartbeat_) heartbeat_->poll(link::Heartbeat::Clock::now());
   }
-  // Shows how far transfers are, if that is due. Any thread.
+  // Draws the progress of transfers if that is due. Thread: any.
   void poll_progress() noexcept {
     if (progress_) progress_->poll();
   }
-  // A line for the user, whose terminal may show the progress.
+  // Prints a line for the user; the terminal may show the progress.
   void notify(const std::string& text);
-  // How the system is to notice that it leads nowhere.
+  // Sets how the system detects that the connection is dead.
   void watch_connection(transport::Transport& connection) const noexcept;
-  // `wait`, but not past the next look.
+  // Returns `wait`, shortened to the next poll that is due.
   transport::Nanoseconds until_poll(transport::Nanoseconds wait) const noexcept;
-  // Sleeps until another attempt is due. False: there is none, and the session has ended.
+  // Sleeps until the next attempt is due. Returns false if there is none; the session has then ended.
   bool await_next_attempt(const std::string& cause, CUresult result = CUDA_ERROR_DEVICE_UNAVAILABLE);
   void give_up_session(CUresult result, const std::string& cause);
   Reconnection::Graces graces_of_loss() const;
-  // With the receive role, while the link is detached. Returns when it is attached again or has ended.
+  // Returns when the link is attached again or has ended. Precondition: the receive role, and a detached link.
   void reconnect();
   void fault(std::string reason);
   void notify_everybody();
   // The room in the ring that the calling thread must leave free.
   static size_t reserve_bytes();
-  // Is this thread inside a NoticeHandler?
+  // Returns whether this thread is inside a NoticeHandler.
   static bool in_notice_handler();
   static void leave_notice_handler();
-  // Takes up the receive role, which is free. With the lock.
+  // Takes the receive role. Precondition: it is free. Lock: held.
   void take_role() noexcept {
     receiver_thread_ = pthread_self();
     receiving_ = true;
   }
-  // Lays down the receive role and wakes a thread that needs it. `lock` is on receive_mutex_.
+  // Releases the receive role and wakes a thread that needs it. `lock` is on receive_mutex_.
   void pass_on_role(std::unique_lock<std::mutex>& lock);
-  // For the session thread and poll(): receives arrived frames if no other thread receives or is about to.
+  // For the session thread and poll(): receives arrived frames, unless another thread receives or is about to.
   bool receive_if_free();
   // For the session thread: sleeps until there is work, at most for this time.
   void thread_sleep(std::chrono::nanoseconds at_most);
@@ -199,18 +198,19 @@ class ConnectedSession final : public Session, public Road {
   void await_reply(OwnCall& own);
   void give_up_call(uint64_t sequence);
   void await_sent(uint64_t bytes_end);
-  // The calls of a thread that has left them: no thread waits for their replies, and no reply may use their memory.
-  // False: the thread had the role, as `had_received` says, and was filling another thread's reply.
+  // Abandons the calls of a thread that has left them: no thread waits for their replies, and no reply uses their
+  // memory. Returns false if the thread had the role (`had_received`) and was filling another thread's reply.
   bool forget_left_calls(bool had_received);
-  // Is the role that closing needs available soon? A thread that has left a call may hold it forever.
+  // Returns whether the role that close() needs becomes available soon. A thread that has left a call may hold it
+  // forever.
   bool locks_are_free() noexcept;
   void await_room(uint64_t room_seen);
   class Stall;
   void count_stall(std::chrono::steady_clock::time_point begun) noexcept;
-  // Receives, or waits for the receiving thread, until `done` or the end; may return sooner.
+  // Receives, or waits for the receiving thread, until `done` or the session's end; may return earlier.
   template <class Done>
   void await_change(Done done);
-  // Every end of the session passes here, once. `tell`: the end is not this side's wish.
+  // Every end of the session executes this function, once. `notify`: the other side caused the end.
   void end(CUresult result, std::string reason, bool notify);
   bool ended() const { return ended_result_.load(std::memory_order_acquire) != CUDA_SUCCESS; }
 
@@ -222,8 +222,7 @@ class ConnectedSession final : public Session, public Road {
   link::Link link_;
   Outgoing outgoing_;
 
-  // Null: the session ends with its connection. Set before the first call; used by the thread that has the receive
-  // role.
+  // Null: the session ends with its connection. Set before the first call; used by the thread with the receive role.
   std::unique_ptr<Reconnector> reconnector_;
   LossGraces loss_graces_;
   std::chrono::milliseconds answer_time_max_ = kAnswerTimeMax;

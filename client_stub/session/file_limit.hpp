@@ -7,10 +7,10 @@
 
 namespace gpuwire::client {
 
-// Any file, memory files too.
+// Any file, including memory files.
 bool may_grow_to(uint64_t bytes) noexcept;
-// Whether this many bytes may be written at the descriptor's position, or at the end of a file in append mode. True for
-// everything but regular files.
+// Returns whether this many bytes may be written at the descriptor's position, or at the end of a file in append mode.
+// True for everything but regular files.
 bool may_write(int descriptor, size_t bytes) noexcept;
 
 }  // namespace gpuwire::client

@@ -1,12 +1,12 @@
-// Makes the sessions of this process unusable in a child after fork(): a CUDA context does not survive it, and a child
-// that wrote to the connection would ruin the parent's.
+// Makes the sessions of this process unusable in a child after fork(): a CUDA context does not survive fork(), and a
+// child that wrote to the connection would corrupt the parent's stream.
 #pragma once
 
 namespace gpuwire::client {
 
 class Session;
 
-// Sessions a process can have at once; more are not guarded.
+// The number of guarded sessions of a process; further ones are unguarded.
 inline constexpr int kGuardedSessionsMax = 64;
 
 void guard_against_fork(Session& session) noexcept;

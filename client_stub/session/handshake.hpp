@@ -1,4 +1,5 @@
-// The two ends of a session's beginning: connecting, and Hello and Welcome. login.hpp has the steps between them.
+// The first and last step of a session's begin: connecting, and Hello and Welcome. login.hpp has the steps between
+// them.
 #pragma once
 
 #include <chrono>
@@ -17,25 +18,25 @@
 
 namespace gpuwire::client {
 
-// The bound of connecting, over all addresses of a name.
+// The bound for connecting, over all addresses of a name.
 inline constexpr std::chrono::milliseconds kConnectTimeout{5000};
-// Connects. Errors: CUDA_ERROR_SYSTEM_NOT_READY; `absent` where nobody listens.
+// Connects. Errors: CUDA_ERROR_SYSTEM_NOT_READY; `absent` if no server listens.
 tl::expected<std::unique_ptr<transport::Transport>, SessionStartError> reach(const ServerAddress& address);
 
 // Hello and Welcome, the first frames of a link over the connection of login.hpp's enter(). Waits 30 s for a worker to
-// begin the session. `receiver` is positioned behind the Welcome. Errors: CUDA_ERROR_SYSTEM_NOT_READY, or the error
-// that the server names.
+// begin the session. `receiver` is then positioned behind the Welcome. Errors: CUDA_ERROR_SYSTEM_NOT_READY, or the
+// server's error.
 struct Begun {
   ServerFacts facts;
-  // When the server keeps the session without a connection for a while; 0: it does not.
+  // Set if the server keeps the session without a connection for a while; 0: it does not.
   resume::SessionId id{};
   resume::Secret secret{};
   std::chrono::milliseconds resume_grace{0};
   std::chrono::milliseconds hang_up_grace{0};  // the same after a connection that was closed or reset
   bool heartbeats = false;
-  unsigned lanes = 0;  // further connections for bulk that may be opened; not 0: bulk comes in parts
+  unsigned lanes = 0;  // further connections for bulk that the server permits; not 0: bulk comes in parts
 };
-// `lanes`: how many further connections for bulk the session would open.
+// `lanes` is the number of further connections for bulk that the session would open.
 tl::expected<Begun, SessionStartError> begin_session(link::Link& link, Outgoing& outgoing,
                                                      transport::FrameReceiver& receiver, unsigned lanes);
 

@@ -1,4 +1,4 @@
-// When a session's bulk is worth further connections, and how it gets them, without any call waiting for it.
+// Opens further connections for a session's bulk when they are worthwhile. No call waits for them.
 #pragma once
 
 #include <atomic>
@@ -12,30 +12,30 @@
 
 namespace gpuwire::client {
 
-// GPUWIRE_LANES, or the number that this process's cores allow over a connection of this kind (Transport::road()).
-// Below 2: no lanes.
+// GPUWIRE_LANES, or the number of lanes that this process's cores allow over a connection of this kind
+// (Transport::road()). Below 2: no lanes.
 unsigned lanes_wanted(std::string_view road);
 
-// Opens all lanes one after the other, on a thread of its own that ends with that. A failure costs nothing but another
-// attempt later.
+// Opens all lanes in sequence, on a thread of its own that ends afterwards. A failure only causes another attempt
+// later.
 class LaneOpener {
  public:
-  // Bulk that has passed the connection itself before lanes are opened, also after they were lost.
+  // The bulk that passes the connection itself before lanes are opened, also after the loss of earlier lanes.
   static constexpr uint64_t kBulkBytesMin = 4u << 20;
-  // How much more with each failure, as a power of two.
+  // Each failure doubles the bulk, up to this number of times.
   static constexpr unsigned kFailuresCounted = 8;
 
-  // Both outlive it. `lanes`: at least 2.
+  // `link` and `reconnector` outlive the object. `lanes`: at least 2.
   LaneOpener(link::Link& link, Reconnector& reconnector, unsigned lanes)
       : link_(link), reconnector_(reconnector), lanes_(lanes) {}
-  // Waits for an attempt that is under way, at most as long as connecting takes.
+  // Waits for an attempt in progress, at most as long as connecting takes.
   ~LaneOpener();
   LaneOpener(const LaneOpener&) = delete;
   LaneOpener& operator=(const LaneOpener&) = delete;
 
-  // Begins if that pays now. Any thread; a few loads where there is nothing to do.
+  // Begins if lanes are worthwhile now. Thread: any. Costs a few loads otherwise.
   void poll() noexcept;
-  // No more are opened. Does not wait.
+  // Opens no further lanes. Does not wait.
   void stop() noexcept { stopping_.store(true, std::memory_order_relaxed); }
 
  private:

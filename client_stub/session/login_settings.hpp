@@ -1,4 +1,4 @@
-// The credentials and the session's resources that the environment asks for. docs/cli.md describes the variables.
+// The credentials and the session's resources in the environment. docs/cli.md describes the variables.
 #pragma once
 
 #include <chrono>
@@ -14,15 +14,14 @@
 namespace gpuwire::client {
 
 inline constexpr uint32_t kGpusAskedMax = 1024;
-// How long a program that starts tries to reach a server that takes no connections: longer than a restart takes.
+// How long a starting program tries to reach a server that accepts no connections: longer than a restart takes.
 inline constexpr std::chrono::milliseconds kConnectPatience{10'000}, kConnectPatienceMost{24 * 3600 * 1000};
 inline constexpr const char* kConnectPatienceVariable = "GPUWIRE_CONNECT_PATIENCE";
-// How long a call may be without its answer where nobody says. A synchronise waits for as long as its kernel runs, and
-// some run for days.
+// The default bound of a call's answer. A synchronise waits as long as its kernel runs, and some kernels run for days.
 inline constexpr std::chrono::seconds kAnswerTimeMax = std::chrono::hours(7 * 24);
 inline constexpr std::chrono::seconds kAnswerTimeOff = std::chrono::hours(100 * 365 * 24);
 
-// How the bytes of a session are to travel.
+// The transport of a session's bytes.
 enum class TransportChoice : uint8_t {
   automatic,      // the fastest that the server offers
   tcp,            // the socket, also a Unix one
@@ -31,7 +30,7 @@ enum class TransportChoice : uint8_t {
 };
 
 struct LoginSettings {
-  // Named by a variable; else they are looked for in the user's configuration folder, for connections over TLS.
+  // Files that a variable names; otherwise those in the user's configuration folder, for connections over TLS only.
   std::filesystem::path identity, authorities, token;
   bool identity_given = false, authorities_given = false, token_given = false;
   uint32_t gpus = 0;          // 0: not said
@@ -56,8 +55,7 @@ struct LoginSecrets {
     return credentials.certificate || !credentials.authorities.empty() || !token.empty();
   }
 };
-// `encrypted`: for a connection over TLS, the only one for which files are read that nobody has named. The error names
-// the file.
+// `encrypted`: also reads the default files, which are only for connections over TLS. The error names the file.
 tl::expected<LoginSecrets, std::string> read_secrets(const LoginSettings& settings, bool encrypted);
 
 }  // namespace gpuwire::client

@@ -1,5 +1,5 @@
-// The sending side of a session: the one ordered stream of frames to which all threads append, and the rules by which a
-// thread pushes it into the link.
+// The sending side of a session: the ordered stream of frames to which all threads append, and the rules by which a
+// thread sends it into the link.
 #pragma once
 
 #include <atomic>
@@ -13,11 +13,11 @@ namespace gpuwire::client {
 
 // Appended bytes at which the appending thread sends them itself.
 inline constexpr size_t kFlushBytes = 64 * 1024;
-// Longer bulk that is kept, or waited for, stays where it is until it has been sent.
+// Longer bulk that is cached, or waited for, is not copied into the window.
 inline constexpr size_t kInlineBulkBytesMax = 64 * 1024;
 static_assert(kInlineBulkBytesMax <= wire::kPostedBulkBytesMax);
-// Kept free of ordinary frames, for those that a notice handler posts: the thread that runs it cannot wait for room,
-// because room comes with the acknowledgements that the same thread receives.
+// Reserved for frames that a notice handler posts: its thread cannot wait for room, because it receives the
+// acknowledgements that make room.
 inline constexpr size_t kNoticeReserveBytes = 512 * 1024;
 // Additional room for the answers to host functions: the server may acknowledge nothing until it has received one.
 inline constexpr size_t kAnswerReserveBytes = 1024 * 1024;
@@ -27,14 +27,14 @@ class Outgoing {
   Outgoing(link::Link& link, SessionStats& stats) : link_(link), stats_(stats) {}
 
   enum class Begun : uint8_t { ok, full, too_large };
-  // On ok the link's lock is held until commit() or abandon(). `reserve_bytes` of the ring are left free. On full,
-  // `room_seen` is Link::room_changes() at that moment: trying again makes sense when it has changed.
+  // On ok the link's lock is held until commit() or abandon(). `reserve_bytes` of the ring stay free. On full,
+  // `room_seen` is Link::room_changes() at that moment: another attempt can succeed only after it has changed.
   Begun begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk,
               size_t reserve_bytes, Session::Slot& slot, uint64_t& room_seen);
 
-  // The next step of the committing thread, without the lock.
+  // The next actions of the committing thread, without the lock.
   struct Committed {
-    bool flush = false;         // much is unsent, or nobody else would send it
+    bool flush = false;         // much is unsent, or no other thread would send it
     bool start_thread = false;  // the first posted frame of the session
     bool wake_thread = false;
     bool failed = false;     // no memory; nothing was appended
@@ -44,29 +44,29 @@ class Outgoing {
   };
   Committed commit(size_t words_used);
   void abandon();
-  // Called for a thread that has left begin() or commit(), or the code between them, by siglongjmp(). False: the thread
-  // was not appending.
+  // Undoes the appending of a thread that has left begin(), commit() or the code between them by siglongjmp(). Returns
+  // false if the thread was not appending.
   bool take_back_from_left_call();
-  // With the link's lock: the sequence that the frame under construction has, or the next one.
+  // Returns the sequence of the frame under construction, or of the next one. Lock: the link's.
   uint64_t next_sequence() const { return next_sequence_; }
-  // Appends a goodbye and sends it with everything before it. Does so only if no thread has the lock, and no thread is
-  // in the connection; the calling thread has the role of receiving if it `receives`.
+  // Appends a goodbye and sends it with everything before it, if no thread has the lock or is inside the connection.
+  // `receives`: the calling thread has the receive role.
   void try_goodbye(bool receives);
 
   uint64_t appended_bytes() const;
   bool all_sent() const;
 
-  // Appends a control frame. False: there is no room.
+  // Appends a control frame. Returns false if there is no room.
   bool append_control(wire::ControlOrdinal ordinal, kj::ArrayPtr<const capnp::word> message = {});
   uint64_t last_sequence() const { return last_sequence_.load(std::memory_order_relaxed); }
 
   // --- the session thread's sleep ----------------------------------------------------------------------------------
   enum class Thread : uint8_t { none, awake, asleep, unavailable };
-  // For the session thread: false when there is something to send. After true, the next posted frame asks for
+  // For the session thread. Returns false if there is something to send. After true, the next posted frame requests
   // wake_thread.
   bool thread_falls_asleep();
   void thread_woke();
-  // It is needed without a posted frame. False: there is one, or none can be had.
+  // Requests the thread without a posted frame. Returns whether the caller must start it.
   bool thread_is_wanted();
   void thread_is_unavailable();
 
@@ -78,13 +78,13 @@ class Outgoing {
   wire::FrameHeader frame_;  // under construction
   std::byte* frame_at_ = nullptr;
   Bulk frame_bulk_;
-  bool frame_outside_ = false;  // it stays where it is
-  // From begin() until the frame is published: the steps so far can be undone.
+  bool frame_outside_ = false;  // the bulk is not copied into the window
+  // From begin() until the frame is published; the steps so far can be undone.
   bool appending_ = false;
   uint64_t next_sequence_ = 1;
   Thread thread_ = Thread::none;
 
-  // Written under the lock; readers want a recent value, nothing is published through it.
+  // Written under the lock. Relaxed: readers need a recent value, and nothing is published through it.
   std::atomic<uint64_t> last_sequence_{0};
 };
 

@@ -1,4 +1,4 @@
-// Makes text of the other side safe for the terminal of the client's user.
+// Makes text of a peer safe for the user's terminal.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace gpuwire::client {
 
 inline constexpr size_t kPrintableBytesMax = wire::kRefusalBytesMax;
 
-// One line that does nothing to a terminal.
+// Returns one line without effects on a terminal.
 inline std::string printable(std::string_view text) {
   std::string line(text.substr(0, std::min(text.size(), kPrintableBytesMax)));
   wire::blank_unshown(line);

@@ -10,8 +10,8 @@
 
 namespace gpuwire::client {
 
-// The library of all sessions of the process, opened with the first session and closed with the last. The plug-in lies
-// beside this library, or GPUWIRE_RDMA_PLUGIN names it. Any thread. The error is one line with the reason.
+// Returns the library of all sessions of the process, which the first session opens and the last one closes. The
+// plug-in is beside this library, or GPUWIRE_RDMA_PLUGIN names it. Thread: any. The error is one line with the reason.
 tl::expected<std::shared_ptr<transport::RdmaFabric>, std::string> rdma_fabric();
 
 }  // namespace gpuwire::client

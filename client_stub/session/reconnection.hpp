@@ -1,4 +1,4 @@
-// Gets another connection for a session that has lost its own, and informs the user meanwhile.
+// Reconnects a session that has lost its connection, and informs the user meanwhile.
 #pragma once
 
 #include <cuda.h>
@@ -17,7 +17,7 @@
 
 namespace gpuwire::client {
 
-// A connection that the session's worker has taken, and how much of our stream it has received.
+// A connection that the session's worker has accepted, and how much of this side's stream it has received.
 struct Reconnected {
   std::unique_ptr<transport::Transport> transport;
   uint64_t server_received = 0;
@@ -32,19 +32,20 @@ struct ReconnectFailure {
 class Reconnector {
  public:
   virtual ~Reconnector() = default;
-  // One attempt, at most some seconds; `received` is how much of the server's stream has come. One thread at a time.
+  // Makes one attempt, which takes at most some seconds. `received` is the length of the server's stream so far. One
+  // thread at a time.
   virtual tl::expected<Reconnected, ReconnectFailure> reconnect(uint64_t received) noexcept = 0;
-  // Opens a further connection, for bulk, beside the one that reconnect() has given last, or beside the session's
-  // first. May run while another thread reconnects.
+  // Opens a further connection, for bulk, beside the last one of reconnect(), or beside the session's first. May run
+  // while another thread reconnects.
   virtual tl::expected<std::unique_ptr<transport::Transport>, ReconnectFailure> open_lane(
       const resume::Lane&) noexcept {
     return tl::unexpected<ReconnectFailure>({.cause = "there is no way to another connection"});
   }
 };
 
-// The attempts after a loss, and after those of connections that have brought nothing: 50 ms between the first two,
-// twice as much each time up to 2 s, each with some jitter so that the clients of a server that comes back do not come
-// at once; and the lines that the user gets. One thread at a time.
+// Schedules the attempts after a loss, including losses of connections that moved no bytes, and prints the user's
+// lines. The delay begins at 50 ms and doubles up to 2 s, with jitter, so that the clients of a restarted server do not
+// return at once. One thread at a time.
 class Reconnection {
  public:
   using Clock = std::chrono::steady_clock;
@@ -54,14 +55,15 @@ class Reconnection {
     std::chrono::milliseconds tried{0};  // the client makes attempts for this long
     std::chrono::milliseconds told{0};   // the server keeps a session after a loss of this kind for this long
   };
-  // `loss` describes how the connection was lost. `tell` prints one line.
+  // `loss` describes how the connection was lost. `notify` prints one line.
   Reconnection(const Graces& graces, std::string loss, std::function<void(const std::string& line)> notify);
 
-  // The delay before the next attempt. Below 0: the grace period is over.
+  // Returns the delay before the next attempt. Below 0: the grace period is over.
   std::chrono::milliseconds next_delay(Clock::time_point now, const std::string& cause);
-  // A connection was had; the time that it took. May be lost again before it has brought anything: then this goes on.
+  // Records a new connection. Returns the time since the loss or the previous one. If the connection is lost before it
+  // moves any bytes, the object continues.
   std::chrono::nanoseconds succeeded(Clock::time_point now);
-  // Did the last connection live long enough to count as a success, whether or not bytes arrived?
+  // Returns whether the last connection lived long enough to count as a success, even if no bytes arrived.
   bool has_lasted(Clock::time_point now) const noexcept { return now - found_ >= kLasting; }
 
  private:

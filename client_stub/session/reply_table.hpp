@@ -1,5 +1,5 @@
-// The calls in flight: the waiting thread of each reply, and the target of its bytes. Plain data; its owner has the
-// lock.
+// The calls in flight: the waiting thread of each reply, and the destination of its bytes. Plain data; the owner has
+// the lock.
 #pragma once
 
 #include <pthread.h>
@@ -22,13 +22,13 @@ struct PendingCall {
   bool external = false;     // its bulk is sent from the caller's memory; only the caller's thread uses it
   uint64_t begun_after = 0;  // ThreadTraffic::waits when it was begun
   bool filling = false;      // the receiving thread is writing into `sink`
-  bool arrived = false;      // the reply is here: in `reply`, unless the thread that waits has read it itself
+  bool arrived = false;      // the reply is in `reply`, unless the waiting thread has read it itself
   bool asleep = false;       // the waiting thread is on `changed`
-  bool aside = false;        // nobody is about to wait for it
-  bool left = false;         // and nobody will: its thread has left the call
-  pthread_t thread{};        // whose call it is
+  bool aside = false;        // no thread waits for it at present
+  bool left = false;         // no thread will wait for it: its thread has left the call
+  pthread_t thread{};        // the calling thread
   uint64_t reply_bytes = 0;  // of the whole frame, set with `arrived`
-  bool lacks_bytes = false;  // fewer came than the sink takes; set with `arrived`
+  bool lacks_bytes = false;  // fewer bytes came than the sink takes; set with `arrived`
   std::vector<capnp::word> reply;
   Condition changed;
   PendingCall* older = nullptr;
@@ -37,12 +37,12 @@ struct PendingCall {
 
 class ReplyTable {
  public:
-  // Null: no memory. Sequences ascend.
+  // Returns null without memory. Sequences ascend.
   PendingCall* add(uint64_t sequence, const BulkSink& sink);
-  // Replies come nearly in the order of the calls, so the search begins with the oldest.
+  // Replies arrive nearly in the order of the calls, so the search begins with the oldest.
   PendingCall* find(uint64_t sequence);
   void remove(PendingCall* call);
-  // Calls that are set aside are looked at when no other is meant, and are not among those from oldest() on.
+  // Calls that are set aside are found after all others, and are not in the list of oldest().
   void set_aside(PendingCall* call, bool aside);
   size_t size() const { return size_; }
   PendingCall* oldest() const { return calls_.oldest; }

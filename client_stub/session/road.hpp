@@ -10,26 +10,26 @@ namespace gpuwire::client {
 // A session that has a connection of its own. Any thread.
 class Road {
  public:
-  // "tcp", "tls", "unix", "shm" or "rdma": of the connection of the moment.
+  // "tcp", "tls", "unix", "shm" or "rdma": the kind of the present connection.
   virtual const char* road_name() const = 0;
   // Further connections for bulk.
   struct Lanes {
-    unsigned most = 0;    // that the session may have; below 2: none
-    unsigned opened = 0;  // the last ones that there were
-    unsigned in_use = 0;  // of them, by the last bulk that was sent
-    uint64_t bytes = 0;   // that have passed them, both ways
+    unsigned most = 0;    // the session's bound; below 2: none
+    unsigned opened = 0;  // the number of the last set
+    unsigned in_use = 0;  // the number that the last sent bulk used
+    uint64_t bytes = 0;   // of both directions
   };
   virtual Lanes lanes() const noexcept = 0;
-  // Gives the server a file descriptor, before all bytes that are sent from now on; the frame that needs the descriptor
-  // names it by `number`. The caller keeps its own. False: the connection cannot carry descriptors, or not at present.
-  // A descriptor that is lost with its connection is not given again automatically.
+  // Passes a file descriptor to the server, before all bytes that are sent from now on; the frame that needs the
+  // descriptor names it by `number`. The caller keeps its own. Returns false if the connection cannot carry
+  // descriptors, or not at present. A descriptor that is lost with its connection is not sent again.
   virtual bool give_descriptor(uint64_t number, int descriptor) noexcept = 0;
 
  protected:
   ~Road() = default;
 };
 
-// Null: the session has none.
+// Returns null if the session has none.
 inline Road* road_of(Session& session) noexcept { return dynamic_cast<Road*>(&session); }
 
 }  // namespace gpuwire::client

@@ -1,4 +1,4 @@
-// How a user names a server.
+// A user's name of a server.
 #pragma once
 
 #include <string>
@@ -14,14 +14,14 @@ struct ServerAddress {
   enum class Kind : uint8_t {
     network,  // HOST:PORT: with TLS, but for this machine itself
     tls,      // tls://HOST:PORT
-    tcp,      // tcp://HOST:PORT: bare, whatever the host
+    tcp,      // tcp://HOST:PORT: without TLS, for every host
     local,    // unix:/PATH
   };
   Kind kind = Kind::network;
   transport::Endpoint endpoint;
   std::string path;
 
-  // The host or the path, for lines.
+  // The host or the path, for messages.
   const std::string& host() const { return kind == Kind::local ? path : endpoint.host; }
 };
 

@@ -1,4 +1,4 @@
-// The choice among several servers for a program, by the servers' own answers.
+// The choice of a server for a program, based on the servers' own answers.
 #pragma once
 
 #include <span>
@@ -15,20 +15,21 @@ struct ServerWish {
 };
 
 struct ServerRanking {
-  std::vector<size_t> order;     // indices of those that may do, the best first
-  std::vector<std::string> why;  // of each server: why a program does not start there now; empty: it does, or may
+  std::vector<size_t> order;     // indices of the suitable servers, the best first
+  std::vector<std::string> why;  // of each server: why a start there fails now; empty: it starts, or may
 };
 
 // The order is: servers where the program would start now, then servers without an answer, then servers where it would
-// wait. Among the first, the order is by the GPUs, as many as are wanted, with the fewest sessions, the lowest load (in
-// steps of a tenth) and the most free memory (in steps of an eighth). Among the last, it is by the start that a server
-// estimates, and, if no server can estimate one, by the place in the queue. Equal servers keep the order in which they
-// were named. A server that refuses the program, cannot be asked, or has too few GPUs of the type is left out.
+// wait. The first group is ordered by the GPUs that the program would use: fewest sessions, lowest load (in steps of a
+// tenth), most free memory (in steps of an eighth). The last group is ordered by the server's estimate of the start,
+// or, if no server has one, by the place in the queue. Equal servers keep the user's order. A server that refuses the
+// program, cannot be asked, or has too few GPUs of the type is left out.
 ServerRanking rank_servers(std::span<const ServerOffer> offers, const ServerWish& wish);
 
-// "using gpu2; passed over: gpu1 (connection refused)": of those that were named before it. Empty: none is passed over.
+// Returns "using gpu2; passed over: gpu1 (connection refused)", with the skipped servers before the chosen one. Empty:
+// none was skipped.
 std::string chosen_line(std::span<const std::string> servers, const ServerRanking& ranking, size_t chosen);
-// Why none will do, in one phrase.
+// Returns the reason why no server is suitable, in one phrase.
 std::string none_line(std::span<const std::string> servers, const ServerRanking& ranking);
 
 }  // namespace gpuwire::client

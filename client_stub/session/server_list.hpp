@@ -1,4 +1,4 @@
-// Several servers of which a program uses one: "gpu1:9750,gpu2:9750".
+// A list of servers, of which a program uses one: "gpu1:9750,gpu2:9750".
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace gpuwire::client {
 
 inline constexpr size_t kServersMax = 32;
 
-// The servers' names as the text has them, at least one; parse_server_address() accepts each. The error names the wrong
+// Returns the servers' names as written, at least one; parse_server_address() accepts each. The error names the wrong
 // entry and the reason.
 tl::expected<std::vector<std::string>, std::string> parse_server_list(std::string_view text);
 

@@ -1,4 +1,4 @@
-// A server's answer to a client that asks whether a program would start there now (`check`, docs/wire_protocol.md).
+// A server's answer to the query whether a program would start there now (`check`, docs/wire_protocol.md).
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace gpuwire::client {
 
-inline constexpr size_t kOfferedGpusMax = 64;  // further ones of an answer are left out
+inline constexpr size_t kOfferedGpusMax = 64;  // further GPUs of an answer are ignored
 inline constexpr size_t kOfferLinesMax = 256;  // of an answer; a longer answer is invalid
 
 struct OfferedGpu {
   std::string name;
   uint64_t free_bytes = 0, total_bytes = 0;
-  uint64_t sessions = 0;       // that have begun there
-  unsigned busy_permille = 0;  // of the time, of late
+  uint64_t sessions = 0;       // begun sessions on the GPU
+  unsigned busy_permille = 0;  // of the recent time
 };
 
 struct ServerOffer {
@@ -30,11 +30,11 @@ struct ServerOffer {
   bool absent = false;              // with `no`: nobody takes connections there
   uint64_t place = 0, waiting = 0;  // with `queued`; the place counts from 1
   std::optional<uint64_t> after_s;  // with `queued`: the server's estimate of the time until the start
-  std::string why;                  // with `queued` and `no`; one line that does nothing to a terminal
+  std::string why;                  // with `queued` and `no`; one line without effects on a terminal
   std::vector<OfferedGpu> gpus;     // that the tenant may use
 };
 
-// Nothing: these bytes are no such answer.
+// Returns nothing if the bytes are no such answer.
 std::optional<ServerOffer> parse_offer(std::string_view answer);
 
 }  // namespace gpuwire::client

@@ -1,4 +1,4 @@
-// The way back to a session's server: reaching it, logging in again, and proving that the session is this client's.
+// Reconnects to a session's server: connects, logs in again, and proves that the session is this client's.
 #pragma once
 
 #include <atomic>
@@ -25,15 +25,15 @@ class ServerReconnector final : public Reconnector {
   using Endpoint = transport::Endpoint;
   using Resolve = std::function<tl::expected<std::vector<Endpoint>, std::string>(const Endpoint& name)>;
 
-  // `lanes`: the session may have lanes. They belong to TCP, so the session then stays on TCP. `peer`: the peer of the
-  // session's first connection (Transport::peer()). `resolve` resolves the server's name. `entry`: the identity with
-  // which the session began; null: without one.
+  // `lanes`: the session may have lanes, which need TCP, so the session stays on TCP. `peer` is the peer of the
+  // session's first connection (Transport::peer()). `resolve` resolves the server's name. `entry` is the identity with
+  // which the session began; null: none.
   ServerReconnector(ServerAddress address, const resume::SessionId& session, const resume::Secret& secret, bool lanes,
                     std::string_view peer, Resolve resolve = transport::resolve,
                     std::shared_ptr<const Entry> entry = nullptr);
 
-  // One attempt is at one address of the server's name, the first in turn that takes a connection. A refusal there is
-  // the session's end only when no other address is left.
+  // Makes one attempt, at the first address in turn that accepts a connection. A refusal there ends the session only if
+  // no other address is left.
   tl::expected<Reconnected, ReconnectFailure> reconnect(uint64_t received) noexcept override;
   tl::expected<std::unique_ptr<transport::Transport>, ReconnectFailure> open_lane(
       const resume::Lane& lane) noexcept override;
@@ -41,13 +41,13 @@ class ServerReconnector final : public Reconnector {
  private:
   using Connected = tl::expected<transport::ConnectedFirst, std::string>;
 
-  // A connection to the first address in turn that accepts one; `order` has the tried addresses.
+  // Connects to the first address in turn that accepts a connection; `order` gets the tried addresses.
   Connected connect_in_turn(std::vector<Endpoint>& order);
   Connected connect_to_carrier();
   tl::expected<std::unique_ptr<transport::Transport>, SessionStartError> connect_here();
-  // The identity for resuming, over a connection.
+  // Returns the identity for resuming over this connection.
   tl::expected<Entry, SessionStartError> plan(const transport::Transport& connection) const;
-  // The way in; `claim` knows neither session nor secret. A failure without `again` is a refusal.
+  // Logs in and resumes the session. A failure without `again` is a refusal.
   tl::expected<Reconnected, ReconnectFailure> enter_again(std::unique_ptr<transport::Transport> connection,
                                                           uint64_t attempt, uint64_t received,
                                                           std::optional<resume::Lane> lane);
@@ -60,7 +60,7 @@ class ServerReconnector final : public Reconnector {
   const bool lanes_;
   const Resolve resolve_;
   const std::shared_ptr<const Entry> entry_;
-  transport::OwnDescriptor folder_;  // of the server's socket, where it is on this machine
+  transport::OwnDescriptor folder_;  // of the server's socket, if it is on this machine
   std::mutex mutex_;                 // over the next line; a leaf
   AddressRotation rotation_;
   // Used by the reconnecting thread.

@@ -51,8 +51,8 @@ struct ServerFacts {
   enum class Chunks : uint8_t { none, plain, keyed };
   Chunks chunks = Chunks::none;
   std::array<uint8_t, 32> chunk_key{};
-  bool same_machine = false;    // nothing but this machine's own system is between the two
-  bool orders_uploads = false;  // every stream waits for copies that the program takes for done (Welcome.ordersUploads)
+  bool same_machine = false;    // client and server are on one machine
+  bool orders_uploads = false;  // every stream waits for reported copies (Welcome.ordersUploads)
   bool knows(uint32_t ordinal) const noexcept {
     return ordinal / 8 < ordinals.size() && (ordinals[ordinal / 8] >> (ordinal % 8) & 1);
   }
@@ -74,7 +74,7 @@ struct Bulk {
   const std::function<void(size_t offset, std::span<std::byte> out)>* gather = nullptr;
 };
 
-// Where the raw bytes of a reply go. More bytes than `bytes` end the session, and so does a reply of success with
+// The destination of a reply's raw bytes. More bytes than `bytes` end the session, and so does a reply of success with
 // fewer.
 struct BulkSink {
   void* data = nullptr;
@@ -87,16 +87,16 @@ struct BulkSink {
 class NoticeHandler {
  public:
   virtual ~NoticeHandler() = default;
-  // All but copy_data, output and ending (which the session handles). `message` is valid during the call only. May
-  // throw kj::Exception: the session then ends with a fault.
+  // All notices except copy_data, output and ending (which the session handles). `message` is valid during the call
+  // only. May throw kj::Exception: the session then ends with a fault.
   virtual void notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message) = 0;
-  // For copy_data and output, also when there are 0 bytes: where its bulk goes. Asked before the bulk is read; a sink
-  // of 0 bytes: thrown away; a smaller one: the session ends.
+  // Returns the destination of the bulk of copy_data and output, even for 0 bytes. Called before the bulk is read. The
+  // session discards the bulk for a sink of 0 bytes, and ends for a smaller sink than needed.
   virtual BulkSink bulk_for(wire::NoticeOrdinal ordinal, capnp::MessageReader& message, size_t bulk_bytes) = 0;
   // Called after the bulk has been stored (copy_data, output). `text`: the bytes stored at the sink's `data`.
   virtual void bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& message,
                            std::span<const std::byte> text) = 0;
-  // The session has ended, not by close(); every later call returns `result`. Any thread, once.
+  // The session has ended, but not by close(); every later call returns `result`. Thread: any. Called once.
   virtual void ended(CUresult result, std::string_view reason) = 0;
   // Periodic work: runs on the session's own thread, with no lock, after each posted frame and at the given time. May
   // post.
@@ -112,7 +112,7 @@ enum class Direction : uint8_t;  // transfer_progress.hpp
 // Counters for --stats; relaxed, read when the program ends.
 struct SessionStats {
   std::atomic<uint64_t> posted{0}, called{0}, waits{0}, wait_ns{0}, bytes_sent{0}, bytes_received{0}, flushes{0};
-  std::atomic<uint64_t> stalls{0};  // frames that had to wait for room in the send window; the time is in wait_ns
+  std::atomic<uint64_t> stalls{0};  // frames that waited for room in the send window; their time is in wait_ns
   std::atomic<uint64_t> losses{0}, bytes_sent_again{0}, detached_ns{0};  // connections that were lost and replaced
 };
 
@@ -131,11 +131,11 @@ class Session {
  public:
   virtual ~Session() = default;
 
-  // Connects, shakes hands and starts nothing else; the session thread starts with the first posted call. `server` is
-  // HOST:PORT. On failure `error` gets one line that names host and cause ("HOST:PORT: connection refused..."), and the
-  // result is the CUDA error for the program: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH for another protocol version, otherwise
-  // CUDA_ERROR_SYSTEM_NOT_READY or the error that the server names. The function prints nothing; printing is up to the
-  // caller. A session that ends later prints its one line on stderr itself, before ended().
+  // Connects and makes the handshake; the session thread starts with the first posted call. `server` is HOST:PORT. On
+  // failure `error` gets one line that names host and cause ("HOST:PORT: connection refused..."), and the result is the
+  // CUDA error for the program: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH for another protocol version, otherwise
+  // CUDA_ERROR_SYSTEM_NOT_READY or the server's error. Prints nothing: the caller does. A session that ends later
+  // prints its one line on stderr itself, before ended().
   static CUresult connect(std::string_view server, NoticeHandler& notices, std::unique_ptr<Session>& session,
                           std::string& error, SessionKind kind = SessionKind::program);
 
@@ -146,7 +146,7 @@ class Session {
     ~Answering();
   };
 
-  // As with CU_CTX_SCHED_BLOCKING_SYNC: threads that wait for a reply leave their core soon. Any thread.
+  // As with CU_CTX_SCHED_BLOCKING_SYNC: threads that wait for a reply release their core soon. Thread: any.
   void wait_asleep(bool sleeps) noexcept { sleeps_.store(sleeps, std::memory_order_relaxed); }
 
   virtual const ServerFacts& facts() const noexcept = 0;
@@ -156,69 +156,70 @@ class Session {
   virtual CUresult state() const noexcept = 0;
 
   // --- low level; use post() and call() of call.hpp ----------------------------------------------------------------
-  // One frame under construction. Holds the session's send lock from begin() to commit(): between them do nothing that
-  // blocks.
+  // One frame under construction. The session's send lock is held from begin() to commit(); the code between them must
+  // not block.
   struct Slot {
     kj::ArrayPtr<capnp::word> words;  // zeroed; where the message is built
     uint64_t sequence = 0;
-    PendingCall* call = nullptr;  // the session's own, set by expect_reply()
+    PendingCall* call = nullptr;  // set by expect_reply()
   };
-  // Waits while the send window is full. words_max bounds the message. Returns an error when the session has ended (the
-  // lock is then not held).
+  // Waits while the send window is full. `words_max` bounds the message. Returns an error, without the lock, if the
+  // session has ended.
   virtual CUresult begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk,
                          Slot& slot) noexcept = 0;
-  // Publishes the frame with the first `words_used` words, releases the lock.
+  // Publishes the frame with the first `words_used` words, and releases the lock.
   virtual void commit(Slot& slot, size_t words_used) noexcept = 0;
-  // Drops the frame under construction (the writer threw), releases the lock.
+  // Drops the frame under construction (the writer threw), and releases the lock.
   virtual void abandon(Slot& slot) noexcept = 0;
 
-  // Reads the reply of a called frame in place, and returns its result; must not block. May throw kj::Exception (bad
-  // bytes): the session then ends. So it does when the result is success, and less than the sink's bytes have come.
+  // Reads the reply of a called frame in place, and returns its result. Must not block. May throw kj::Exception
+  // (invalid bytes), which ends the session. The session also ends if the result is success and fewer bytes than the
+  // sink's have come.
   using ReplyReader = CUresult (*)(void* user, capnp::MessageReader& reply);
-  // Flushes, then waits for the reply of `sequence`, on the thread that called expect_reply() for it; several may be
-  // expected before the first is waited for. The calling thread itself reads the connection when nobody else does. The
-  // sink is the one given to expect_reply().
+  // Flushes, then waits for the reply of `sequence`, on the thread that called expect_reply() for it; a thread may
+  // expect several replies before it waits for the first. The calling thread reads the connection itself if no other
+  // thread does. `sink` is that of expect_reply().
   virtual CUresult wait(uint64_t sequence, ReplyReader read, void* user, const BulkSink& sink) noexcept = 0;
-  // For called frames: registers the wait before the frame is published, so that a reply cannot come too early. Called
-  // between begin and commit.
+  // Registers the wait of a called frame before the frame is published, so that its reply always finds it. Called
+  // between begin() and commit().
   virtual void expect_reply(Slot& slot, const BulkSink& sink) noexcept = 0;
-  // Sets a call without bulk aside whose reply is expected: no thread waits for it for now, so the reading thread takes
-  // the reply. Some thread has to wait() for it in the end, which then counts as no round trip.
+  // Sets aside a call without bulk whose reply is expected: no thread waits for it for now, and the reading thread
+  // stores its reply. Some thread must wait() for it in the end; that wait counts as no round trip.
   virtual void set_aside(uint64_t) noexcept {}
 
-  // Memory of at least `bytes` for a Bulk with a keeper. Null: it cannot be had just now, or never; then the bulk goes
-  // with a call. Any thread.
+  // Returns memory of at least `bytes` for a Bulk with a keeper. Null: unavailable at present, or always; the bulk must
+  // then be sent with a call. Thread: any.
   virtual std::shared_ptr<std::byte> keep(size_t) noexcept { return nullptr; }
 
-  // The observer of transfers that a caller waits for (transfer_progress.hpp). Null: no observer.
+  // The observer of transfers that a caller waits for (transfer_progress.hpp). Null: none.
   virtual std::shared_ptr<TransferProgress> progress() const noexcept { return nullptr; }
-  // Bytes of such transfers that have gone by memory which the server has, too, and not over the connection.
+  // Counts bytes of such transfers that went through memory shared with the server, not over the connection.
   virtual void note_moved(Direction, uint64_t) noexcept {}
-  // The position behind the last frame that was appended.
+  // The position behind the last appended frame.
   virtual uint64_t appended_bytes() const noexcept { return 0; }
 
-  // Sends the buffered bytes now.
+  // Sends the buffered bytes.
   virtual void flush() noexcept = 0;
-  // Receives arrived notices, for a program that polls for a result that a notice will bring. Waits for nothing, and
-  // does nothing if a thread has polled a moment ago.
+  // Receives arrived notices, for a program that polls for a result of a notice. Does not wait, and does nothing if a
+  // thread has just polled.
   virtual void poll() noexcept {}
-  // Returns when everything that was appended before has been sent, or the session has ended: nobody reads a caller's
-  // memory any more.
+  // Returns when all earlier frames have been sent, or the session has ended: from then on no thread reads a caller's
+  // memory.
   virtual void finish_sending() noexcept = 0;
-  // The sequence of the last frame that was appended.
+  // The sequence of the last appended frame.
   virtual uint64_t last_sequence() const noexcept = 0;
   // Orderly end: goodbye, a short bounded effort to send, close. Never blocks on the server's answer. Later calls
   // return CUDA_ERROR_DEINITIALIZED.
   virtual void close() noexcept = 0;
-  // The end when the program exits from within a call: from a signal handler that interrupted one, whose locks this
-  // very thread may hold. A goodbye that only tries: waits for nothing and allocates nothing. The kernel does the rest.
+  // The end if the program exits from within a call: from a signal handler that interrupted a call whose locks this
+  // thread may hold. Attempts a goodbye; waits for nothing and allocates nothing. The kernel closes the connection.
   virtual void hang_up() noexcept {}
-  // For a thread that has left a call by siglongjmp() and begins another one: releases what the thread held. A state
-  // that cannot be repaired ends the session. Any thread, not inside a call.
+  // For a thread that has left a call by siglongjmp() and begins another one: releases everything that the thread held.
+  // A state that cannot be repaired ends the session. Thread: any, not inside a call.
   virtual void take_back_from_left_call() noexcept {}
-  // In the child after fork(): closes the descriptors without sending anything and forgets all waits.
-  // Async-signal-safe. The session sees to it itself (pthread_atfork). The object must not be destroyed in a child:
-  // locks of the parent's threads may be held in its copy.
+  // In the child after fork(): closes the descriptors without sending, and forgets all waits. Async-signal-safe. The
+  // session registers it itself (pthread_atfork). The object must not be destroyed in a child, because threads of the
+  // parent may have held its locks.
   virtual void after_fork_in_child() noexcept = 0;
 
  protected:

@@ -1,6 +1,5 @@
-// How the other programs of an installation use the session code of its libcuda.so.1, instead of each carrying a TLS
-// library of its own: a table behind cuGetExportTable, for gpuwire's own eyes. Both sides are of one build, which the
-// release in it is to show.
+// A table behind cuGetExportTable, for gpuwire's own programs: they use the session code of the installation's
+// libcuda.so.1, instead of each carrying a TLS library. Both sides are of one build; `release` proves it.
 #pragma once
 
 #include <cstdint>

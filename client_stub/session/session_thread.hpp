@@ -1,4 +1,4 @@
-// The one thread of a session: it sends posted calls that no caller has flushed, and receives while no caller does.
+// The thread of a session: it sends posted calls that no caller has flushed, and receives while no caller does.
 #pragma once
 
 #include <pthread.h>
@@ -15,10 +15,10 @@ class SessionThread {
  public:
   explicit SessionThread(ConnectedSession& session) : session_(session) {}
 
-  // False: the system gives us no thread; the callers then send themselves.
+  // Returns false if the system cannot create the thread; the callers then send themselves.
   bool start() noexcept;
-  // Asks it to end and waits, at most `wait_ms` (below 0: as long as it takes). True: it has ended, or never ran, or is
-  // the caller.
+  // Requests the end and waits at most `wait_ms` (below 0: without a limit). Returns true if the thread has ended,
+  // never ran, or is the caller.
   bool stop(int wait_ms) noexcept;
 
  private:
@@ -27,8 +27,7 @@ class SessionThread {
 
   ConnectedSession& session_;
   pthread_t thread_{};
-  // Written by start() and stop(). The one commit() that is asked to calls start(); stop() runs when no call is in
-  // flight any more.
+  // Written by start() and stop(). Only one commit() is asked to call start(); stop() runs when no call is in flight.
   std::atomic<bool> started_{false};
   // Partner: run()'s loop; the wake-up that follows the store orders it well enough, since the loop reads it again at
   // every turn.

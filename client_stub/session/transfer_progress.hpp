@@ -1,4 +1,4 @@
-// The progress of long copies and uploads: one line on the terminal, which disappears when they are done.
+// The progress of long copies and uploads: one line on the terminal, which is erased when they are done.
 #pragma once
 
 #include <atomic>
@@ -24,16 +24,16 @@ inline constexpr std::chrono::milliseconds kProgressInterval{200};
 class ProgressLine {
  public:
   virtual ~ProgressLine() = default;
-  // Whether something may be written to it at this moment without waiting.
+  // Returns whether a write is possible at this moment without waiting.
   virtual bool is_ready() noexcept = 0;
   virtual size_t columns() noexcept = 0;
   virtual void write(std::string_view text) noexcept = 0;
 };
 
-// Standard error; ready while it is a terminal that this process may write to, which neither stops it (a background
-// job's) nor is stopped itself.
+// Standard error. It is ready while it is a terminal and this process may write to it without being stopped (a
+// background job may not).
 std::unique_ptr<ProgressLine> standard_error_line();
-// Not with GPUWIRE_PROGRESS=off, and not where standard error is no terminal.
+// False with GPUWIRE_PROGRESS=off, and if standard error is not a terminal.
 bool progress_is_wanted();
 
 enum class Direction : uint8_t { to_gpu, from_gpu };
@@ -43,12 +43,12 @@ class Traffic {
  public:
   virtual ~Traffic() = default;
   virtual uint64_t moved_bytes(Direction direction) const noexcept = 0;
-  // Everything up to this position of the outgoing stream has left.
+  // Returns whether everything up to this position of the outgoing stream has been sent.
   virtual bool has_left(uint64_t position) const noexcept = 0;
 };
 
-// The progress of one session. Overlapping transfers are one for the user: the bytes of all of them, since the first
-// began. The object has no thread: threads that wait for the server poll it. Any thread; one leaf lock.
+// The progress of one session. Overlapping transfers count as one: the bytes of all of them, since the first began. The
+// object has no thread: threads that wait for the server poll it. Thread: any; one leaf lock.
 class TransferProgress {
  public:
   using Clock = std::chrono::steady_clock;
@@ -57,29 +57,29 @@ class TransferProgress {
   TransferProgress(const Traffic& traffic, std::unique_ptr<ProgressLine> line, Now now = Clock::now)
       : traffic_(traffic), line_(std::move(line)), now_(now) {}
 
-  // Around a transfer whose end somebody sees; use LongTransfer.
+  // Around a transfer whose caller waits for its end; use LongTransfer.
   void begin(Direction direction, uint64_t bytes) noexcept;
   void end(Direction direction, uint64_t bytes) noexcept;
-  // Bytes to the GPU that nobody waits for now; they are done when everything up to `position` has left.
+  // Bytes to the GPU whose end no caller waits for; they are done when everything up to `position` has been sent.
   void posted(uint64_t bytes, uint64_t position) noexcept;
-  // A transfer to the GPU that has begun becomes one of those.
+  // Converts a begun transfer to the GPU into a posted one.
   void posted_begun(uint64_t bytes, uint64_t position) noexcept;
 
   // Draws the line when it is due. Costs one atomic load when no transfer is in flight.
   void poll() noexcept;
-  // Until poll() is worth it again; the most that there is when nothing is on its way.
+  // Returns the time until the next poll() is due; the maximum if no transfer is in flight.
   std::chrono::nanoseconds left() const noexcept;
-  // Something else is about to be written where the line is.
+  // Erases the line before other output.
   void clear() noexcept;
-  // The session is over: `traffic` is not asked any more.
+  // The session is over: `traffic` is no longer used.
   void stop() noexcept;
 
  private:
   // Transfers of one direction that overlap.
   struct Streak {
-    unsigned open = 0;  // transfers whose end is not there yet; the posted ones count as one
+    unsigned open = 0;  // unfinished transfers; the posted ones count as one
     uint64_t total_bytes = 0, finished_bytes = 0;
-    uint64_t moved_before = 0;  // by the connection, before the first
+    uint64_t moved_before = 0;  // bytes of the connection before the first transfer
     Clock::time_point begun;
   };
 
@@ -106,7 +106,7 @@ class TransferProgress {
   std::atomic<bool> active_{false};
 };
 
-// A transfer from its beginning to the end of the object; none without a progress.
+// A transfer from its begin to the end of the object; inactive without a progress.
 class LongTransfer {
  public:
   LongTransfer() = default;
@@ -119,7 +119,7 @@ class LongTransfer {
   ~LongTransfer() {
     if (progress_) progress_->end(direction_, bytes_);
   }
-  // All of it was appended before this position.
+  // Precondition: the whole transfer was appended before this position.
   void posted(uint64_t position) noexcept {
     if (auto progress = std::exchange(progress_, nullptr)) progress->posted_begun(bytes_, position);
   }
@@ -130,7 +130,7 @@ class LongTransfer {
   uint64_t bytes_ = 0;
 };
 
-// Short transfers, which fit a window of the connection, are not shown.
+// Short transfers, which fit the connection's window, are not shown.
 inline bool may_be_long(uint64_t bytes) noexcept { return bytes > wire::kPostedBulkBytesMax; }
 inline LongTransfer long_transfer(const Session& session, Direction direction, uint64_t bytes) noexcept {
   return may_be_long(bytes) ? LongTransfer(session.progress(), direction, bytes) : LongTransfer();

@@ -1,4 +1,4 @@
-// The threads' waits in a session, reported to the writer of a profile.
+// Reports the threads' waits in a session to the writer of a profile.
 #pragma once
 
 #include <atomic>
@@ -7,15 +7,15 @@
 
 namespace gpuwire::client {
 
-// A call's reply (and that its bytes have been sent), room in the send window, its turn in the server's queue.
+// The wait for a call's reply (and the sending of its bytes), for room in the send window, or in the server's queue.
 enum class WaitKind : uint8_t { reply, room, queue };
 
-// Told of each wait when it is over, by the thread that has waited, with no lock held. Nanoseconds of CLOCK_MONOTONIC.
-// Set before there is a session; null: nobody. Relaxed: nothing is published through it.
+// Called after each wait, by the thread that has waited. Lock: none. Times are nanoseconds of CLOCK_MONOTONIC. Set
+// before the first session; null: none. Relaxed: nothing is published through it.
 using WaitObserver = void (*)(WaitKind kind, uint64_t begun_ns, uint64_t ended_ns) noexcept;
 extern constinit std::atomic<WaitObserver> g_wait_observer;
 
-// A wait is over: how many nanoseconds it took.
+// Ends a wait. Returns its nanoseconds.
 uint64_t note_wait(WaitKind kind, std::chrono::steady_clock::time_point begun) noexcept;
 
 }  // namespace gpuwire::client
