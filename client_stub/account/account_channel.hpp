@@ -1,5 +1,5 @@
-// The channel by which a process gives its account's page to the process that prints it when the program cannot: a
-// socket in the abstract namespace, whose name is in the environment. Nothing stays open between them: a pidfd reports
+// The channel by which a process passes its account's page to the watch, which prints it if the program cannot: a
+// socket in the abstract namespace, whose name is in the environment. The two keep no connection open: a pidfd reports
 // the process's end.
 #pragma once
 
@@ -30,30 +30,30 @@ class OwnedDescriptor {
   int descriptor_ = -1;
 };
 
-// The objects that a process hands over.
+// The objects that a process passes to the watch.
 struct HandedAccount {
   OwnedDescriptor process;  // a pidfd: readable when the process has ended
   OwnedDescriptor page;     // a memfd that holds an AccountPage
   OwnedDescriptor error;    // its standard error
 };
 
-// A listening socket, and the name for kAccountsVariable. Empty: cannot be had.
+// A listening socket, and the name for kAccountsVariable. Empty: unavailable.
 struct AccountListener {
   OwnedDescriptor socket;
   std::string name;
 };
 AccountListener listen_for_accounts() noexcept;
 
-// Hands the calling process's page over, with its standard error. False: nobody listens there, or another user does, or
-// not in time to be waited for. Waits for nothing.
+// Passes the calling process's page and standard error to the listener, without waiting. Returns false if no process of
+// this user listens there, or the listener's queue is full.
 bool hand_account_over(const char* name, int page) noexcept;
 
-// The next connection. Empty: none waits. One of another user is dropped.
+// Accepts the next connection. Empty: none is pending. A connection of another user is closed.
 OwnedDescriptor accept_account(const OwnedDescriptor& listener) noexcept;
-// The received objects, once it is readable. Nothing: they are invalid.
+// Receives the objects when the connection is readable. Returns nothing if they are invalid.
 std::optional<HandedAccount> receive_account(const OwnedDescriptor& connection) noexcept;
 
-// A pidfd of the calling process. Empty: Linux before 5.3.
+// Returns a pidfd of the calling process. Empty: Linux before 5.3.
 OwnedDescriptor own_process() noexcept;
 
 }  // namespace gpuwire::client

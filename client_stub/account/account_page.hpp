@@ -1,4 +1,4 @@
-// The counters of `--stats` of one process: in memory that outlives the process, however it ended.
+// The counters of `--stats` of one process, in memory that outlives the process, however it ends.
 #pragma once
 
 #include <atomic>
@@ -11,12 +11,12 @@ namespace gpuwire::client {
 
 enum class AccountDepth : uint32_t { none, summary, calls, why };
 
-// GPUWIRE_STATS: "calls" for a table of functions too, "why" for advice in place of all that, anything else but "" and
-// "0" for the summary.
+// GPUWIRE_STATS: "calls" adds a table of functions, "why" prints advice instead; any other value but "" and "0" prints
+// the summary.
 AccountDepth account_depth(const char* value) noexcept;
 
-// More than twice the exported names, so that a search is short. A function without a place is counted with the calls
-// that have no name.
+// More than twice the number of exported names, so that a search is short. A function without a slot is counted with
+// the calls without a name.
 inline constexpr size_t kFunctionsMax = 2048;
 inline constexpr size_t kAccountNameBytes = 64;   // of functions, programs and devices; longer ones are cut
 inline constexpr size_t kServerTextBytes = 256;   // likewise
@@ -32,7 +32,7 @@ struct FunctionCosts {
   uint64_t pageable_waits;  // of waits
 };
 
-// Of the session, as they were at the end of the latest call.
+// The session's counters at the end of the latest call.
 struct SessionCounts {
   uint64_t waits, wait_ns, bytes_sent, bytes_received, flushes;
   uint64_t losses, detached_ns, bytes_sent_again;
@@ -42,8 +42,8 @@ struct SessionCounts {
   uint64_t images_used, images_sent, image_bytes_sent;
 };
 
-// Lies in memory that the process shares with `gpuwire run`, which reads a copy of it after the process has ended. So
-// it is plain data; several threads count by the functions below. All zero: nothing counted yet.
+// Plain data in memory that the process shares with `gpuwire run`, which reads a copy after the process has ended.
+// Several threads count by the functions below. All zero: no count yet.
 struct AccountPage {
   uint64_t magic;
   uint64_t told;  // the process has printed its account by itself
@@ -60,19 +60,19 @@ struct AccountPage {
 };
 static_assert(std::is_trivially_copyable_v<AccountPage>);
 
-// Relaxed: each counter stands for itself. Any thread.
+// Relaxed: each counter is independent. Any thread.
 inline void count(uint64_t& counter, uint64_t by) noexcept {
   if (by) std::atomic_ref(counter).fetch_add(by, std::memory_order_relaxed);
 }
-// For a value that only grows: a thread with an older reading does not overwrite a newer one.
+// Precondition: the value only grows. A thread with an older reading does not overwrite a newer one.
 inline void raise_to(uint64_t& counter, uint64_t value) noexcept {
   std::atomic_ref shared(counter);
   uint64_t there = shared.load(std::memory_order_relaxed);
   while (there < value && !shared.compare_exchange_weak(there, value, std::memory_order_relaxed)) {}
 }
 
-// The costs of a function, whose name is a string that lives as long as the process. Null: there are too many. Any
-// thread; takes no lock.
+// Returns the costs of a function, whose name must live as long as the process. Null: too many functions. Thread: any.
+// Lock: none.
 FunctionCosts* costs_of(AccountPage& page, const char* name) noexcept;
 
 void put_text(char* text, size_t bytes, std::string_view value) noexcept;

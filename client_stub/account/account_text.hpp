@@ -10,7 +10,7 @@
 
 namespace gpuwire::client {
 
-// Facts that are known at the end, and not in the page.
+// Facts that are known only at the end.
 struct AccountEnd {
   uint64_t elapsed_ns = 0;            // since the page began
   bool cut_short = false;             // the process ended without its exit handlers
@@ -18,8 +18,8 @@ struct AccountEnd {
   std::optional<ServerTimes> server;  // the server's answer
 };
 
-// Lines that begin with "gpuwire: ", of the page's depth. `page`: another process may have written it, so nothing in it
-// is taken for right.
+// Returns lines that begin with "gpuwire: ", with the page's depth. Another process may have written `page`, so its
+// content is not trusted.
 std::string account_text(const AccountPage& page, const AccountEnd& end);
 
 }  // namespace gpuwire::client

@@ -13,7 +13,7 @@ namespace gpuwire::client {
 struct WaitedCall {
   std::string_view name;
   uint64_t waits = 0;           // round trips
-  uint64_t stalls = 0;          // times that the connection took no more; their time is in wait_ns
+  uint64_t stalls = 0;          // times that the connection was full; their time is in wait_ns
   uint64_t pageable_waits = 0;  // of the waits, those of copies with a side in pageable memory
   uint64_t wait_ns = 0;
   uint64_t ns = 0;     // within the calls, whatever they did
@@ -47,7 +47,7 @@ struct WaitParts {
 };
 WaitParts divide_waiting(const RunFigures& figures) noexcept;
 
-// Always five lines: the time of waiting; its causes; the waiting calls; and the two changes that would save the most,
+// Returns five lines: the time of waiting; its causes; the waiting calls; and the two changes that would save the most,
 // or a line that there is none.
 std::vector<std::string> explain_run(const RunFigures& figures);
 

@@ -13,13 +13,13 @@
 
 namespace gpuwire::launcher {
 
-// Below the root, as the stub libraries read it (client_stub/session/environment.hpp).
+// The path below the root, which the stub libraries read (client_stub/session/environment.hpp).
 inline constexpr const char* kAttachedSettings = "etc/gpuwire/attached.env";
-// Its name is the first of all, so that the folder in it is looked through first.
+// The name sorts first, so that the loader searches its folder first.
 inline constexpr const char* kLoaderConfiguration = "etc/ld.so.conf.d/000-gpuwire.conf";
 inline constexpr const char* kProfileScript = "etc/profile.d/gpuwire.sh";
 inline constexpr const char* kSmiLink = "usr/local/bin/nvidia-smi";
-// Where a client is copied to in a root that has none.
+// The folder of a client's copy in a root that has no client.
 inline constexpr const char* kClientCopy = "opt/gpuwire";
 inline constexpr const char* kWrittenByAttach = "# Written by `gpuwire attach`; `gpuwire detach` removes it.\n";
 
@@ -28,18 +28,18 @@ enum class AttachMode : uint8_t { loader, profile };
 struct Attachment {
   std::filesystem::path root = "/";
   AttachMode mode = AttachMode::loader;
-  // Also where there is a library of a real driver, which programs then no longer find.
+  // Attaches even if the root has the library of a real driver, which programs then no longer find.
   bool over_driver = false;
-  // GPUWIRE_SERVER and its kin, for programs that have no GPUWIRE_SERVER of their own.
+  // GPUWIRE_SERVER and related variables, for programs without their own GPUWIRE_SERVER.
   Environment settings;
 };
 
-// Returns a line for each thing that was done; none: everything was so already. The error is a line for the user.
+// Returns a line for each change, or none if nothing changed. The error is a line for the user.
 using Changes = tl::expected<std::vector<std::string>, std::string>;
 
-// `prefix`: of the installation whose stub libraries are meant, the folder above its bin.
+// `prefix` is the installation of the stub libraries: the folder above its bin.
 Changes attach(const Attachment& wanted, const std::filesystem::path& prefix);
-// Reverts attach(), in either mode.
+// Reverts attach() in both modes.
 Changes detach(const std::filesystem::path& root);
 
 }  // namespace gpuwire::launcher

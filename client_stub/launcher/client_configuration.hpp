@@ -12,7 +12,7 @@ namespace gpuwire::launcher {
 inline constexpr unsigned kGpusMax = 1024;
 inline constexpr size_t kConfigurationBytesMax = 1 << 20;
 
-// As the variables of the environment have them; empty: not said.
+// Values in the form of the environment's variables; empty: not set.
 struct ClientSettings {
   std::string server;                        // or several, with commas between them
   std::string identity, authorities, token;  // absolute paths
@@ -25,7 +25,7 @@ struct ClientSettings {
 };
 
 struct ClientConfiguration {
-  ClientSettings profile;  // of the profile that was asked for, or that a file names as usual
+  ClientSettings profile;  // of the requested profile, or of the default that a file names
   ClientSettings general;
 };
 
@@ -33,12 +33,13 @@ struct ConfigurationFiles {
   std::filesystem::path user, system;
 };
 
-// The user's is in $XDG_CONFIG_HOME or ~/.config; the system's in /etc, or in the folder `etc` of an installation that
-// is not in /usr.
+// The user's file is in $XDG_CONFIG_HOME or ~/.config; the system's file is in /etc, or in the folder `etc` of an
+// installation outside /usr.
 ConfigurationFiles configuration_files(const std::filesystem::path& command_folder);
 
-// The settings of both files, the user's before the system's. `profile`: its name, empty for the default profile, if
-// there is one. A missing file has no settings. The error names file and line, or the profile that no file has.
+// Returns the settings of both files, the user's before the system's. `profile` is a name; empty for the default
+// profile, if there is one. A missing file has no settings. The error names file and line, or the profile that no file
+// has.
 tl::expected<ClientConfiguration, std::string> read_client_configuration(const ConfigurationFiles& files,
                                                                          const std::string& profile);
 

@@ -1,4 +1,4 @@
-// Variables as the commands of a shell that set them.
+// Variables as shell commands that set them.
 #pragma once
 
 #include <map>
@@ -16,7 +16,7 @@ enum class ShellKind : uint8_t { posix, fish, csh };
 Environment current_environment();
 // The variables of `after` that `before` lacks or has with another value.
 Environment changed(const Environment& before, const Environment& after);
-// One command for each variable, a line each, quoted so that the shell takes every byte as it is.
+// One command for each variable, one per line, quoted so that the shell takes every byte literally.
 std::string commands_of(const Environment& environment, ShellKind shell);
 
 }  // namespace gpuwire::launcher

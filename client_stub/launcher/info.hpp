@@ -20,7 +20,7 @@ struct InfoOptions {
 inline constexpr unsigned kRoundTripsMax = 1'000'000;
 inline constexpr uint64_t kInfoBytesMax = 16ull << 30;
 inline constexpr size_t kInfoPieceBytes = 16u << 20;
-// Pieces on their way at once, so that the connection never idles between two.
+// The pieces in flight, so that the connection never idles between two pieces.
 inline constexpr size_t kInfoPiecesAhead = 2;
 
 struct WayFacts {

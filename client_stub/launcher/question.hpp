@@ -1,4 +1,4 @@
-// A query to a server, made by a separate process: the caller can give up the answer at any time.
+// A query to a server in a separate process, so that the caller can abandon it at any time.
 #pragma once
 
 #include <string>
@@ -7,18 +7,18 @@
 
 namespace gpuwire::launcher {
 
-// Made by a process with one thread.
+// Precondition: the process has one thread.
 class Question {
  public:
-  // `query`: as in schema/login.capnp; to the server of GPUWIRE_SERVER.
+  // `query`: as in schema/login.capnp. The server is that of GPUWIRE_SERVER.
   explicit Question(const std::string& query);
   Question(const Question&) = delete;
   Question& operator=(const Question&) = delete;
   ~Question();
 
-  // Readable when read() has something to do.
+  // Readable when read() can make progress.
   int descriptor() const { return answer_; }
-  // True: it is answered, and text() is the answer or, unless well(), one line that says why there is none.
+  // Returns true when the query is complete: text() is the answer, or the reason in one line if not well().
   bool read();
   bool well() const { return well_; }
   const std::string& text() const { return text_; }

@@ -1,4 +1,4 @@
-// `gpuwire run` and its kin: a program in whose environment the stub libraries come first.
+// `gpuwire run` and related commands: a program with the stub libraries first in its environment.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ struct RunOptions {
   bool choose = false;               // one server of several, for all processes of the program
 };
 
-// Exit codes of `gpuwire run` itself, as shells have them.
+// Exit codes of `gpuwire run` itself, as in shells.
 inline constexpr int kRunUsageError = 2;
 inline constexpr int kRunCannotExecute = 126;
 inline constexpr int kRunNotFound = 127;
@@ -27,7 +27,7 @@ inline constexpr int kRunNotFound = 127;
 // --trace, --profile and --stats.
 void add_observation_options(CommandLine& app, RunOptions& options);
 
-// An error of the user's, or of the installation, with the exit code for it.
+// An error of the user, or of the installation, with its exit code.
 struct RunError {
   int code;
   std::string text;
@@ -36,8 +36,8 @@ struct RunError {
 // Changes this process's environment to that of the program.
 tl::expected<void, RunError> prepare_environment(const RunOptions& options);
 
-// Prepares, and becomes the program; returns only when one of them fails, with the exit code, after one line on stderr
-// that begins with `command`.
+// Prepares the environment and becomes the program. Returns only on failure, with the exit code, after one line on
+// stderr that begins with `command`.
 int run(const char* command, const RunOptions& options);
 
 }  // namespace gpuwire::launcher

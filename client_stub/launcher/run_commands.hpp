@@ -4,7 +4,7 @@
 
 namespace gpuwire::launcher {
 
-// Each as a main(): reads its command line, returns the exit code; run and shell return only when they fail.
+// Each is a main(): it reads its command line and returns the exit code; run and shell return only on failure.
 int run_command(int argc, char** argv);
 int shell_command(int argc, char** argv);
 int env_command(int argc, char** argv);

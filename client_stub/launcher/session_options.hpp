@@ -28,16 +28,16 @@ struct SessionOptions {
   bool no_progress = false;
 };
 
-// `resources`: also the options about a program's resources, and about waiting for them.
+// `resources`: also adds the options about a program's resources and the wait for them.
 void add_session_options(CommandLine& app, SessionOptions& options, bool resources);
-// Is this word an option that takes the word behind it?
+// Returns whether the word is an option that takes the following word.
 bool takes_value(std::string_view word);
 // Sets GPUWIRE_SERVER and the other variables, each from the first source that has it: the option, the profile of an
 // option, the environment, the user's configuration, the system's. File names become absolute, because a program may
 // change its folder before its first call. The error is a line for the user: a mistake in a file, a missing server, or
 // an invalid server.
 tl::expected<void, std::string> set_environment(const SessionOptions& options);
-// Those of GPUWIRE_SERVER, after set_environment(): one at least.
+// The servers of GPUWIRE_SERVER, at least one. Precondition: set_environment() has succeeded.
 std::vector<std::string> named_servers();
 
 // For --help.

@@ -1,4 +1,4 @@
-// Where a program would start, asked before it does: `gpuwire run --check`, and the choice among several servers.
+// Asks servers whether a program would start: `gpuwire run --check`, and the choice among several servers.
 #pragma once
 
 #include <span>
@@ -11,7 +11,7 @@ namespace gpuwire::launcher {
 
 // Exit codes of --check.
 inline constexpr int kWouldStart = 0;
-inline constexpr int kWouldNotStart = 1;  // or nobody says
+inline constexpr int kWouldNotStart = 1;  // or no server answers
 inline constexpr int kWouldWait = 3;
 
 struct StartCheck {

@@ -10,12 +10,12 @@ namespace gpuwire::nvidia_smi {
 
 inline constexpr size_t kTextBytes = 128;
 
-// "N/A", or the library's words.
+// "N/A", or the library's text for the status.
 Value unknown(const Card& card, int status);
 Value not_available(const Card& card);
 std::string printed(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
-// --- by the shape of the library's function; `Function` names it ---------------------------------------------------
+// --- by the signature of the library's function; `Function` names it -------------------------------------------------
 
 template <size_t N>
 struct Name {
@@ -32,7 +32,7 @@ Value text_of(const Card& card) {
   return status ? unknown(card, status) : Value{text};
 }
 
-// A number; with arguments before the place for it.
+// A number; the arguments precede the pointer to it.
 template <Name kFunction, Name kUnit = "", unsigned... kArguments>
 Value number_of(const Card& card) {
   unsigned number = 0;
@@ -54,7 +54,7 @@ Value inforom(const Card& card) {
   int status = card.call("nvmlDeviceGetInforomVersion", kObject, &text[0], unsigned(sizeof text));
   return status ? unknown(card, status) : Value{text};
 }
-// The library reports the pages; the tool prints their number.
+// The library returns the pages; the tool prints their number.
 template <unsigned kCause>
 Value retired(const Card& card) {
   unsigned pages = 0;
@@ -102,7 +102,7 @@ Value field_watts(const Card& card) {
   return watts(card, status, unsigned(value));
 }
 
-// --- by themselves -------------------------------------------------------------------------------------------------
+// --- other facts ---------------------------------------------------------------------------------------------------
 
 Value timestamp(const Card&);  // "2026/11/21 14:23:45.631"
 Value driver_version(const Card&);

@@ -1,4 +1,4 @@
-// The management library as this program uses it: opened by name, functions called by name, so that it runs over any
+// The management library: the program opens it and looks up its functions by name, so it works with any
 // libnvidia-ml.so.1.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace gpuwire::nvidia_smi {
 
 class Library {
  public:
-  // Opens and initialises; on failure status() and problem() say why.
+  // Opens and initialises the library; on failure status() and problem() have the reason.
   Library();
   ~Library();
   Library(const Library&) = delete;
@@ -38,7 +38,7 @@ struct Card {
   const Library& library;
   nvmlDevice device = nullptr;
   unsigned index = 0;
-  unsigned count = 0;  // devices there are
+  unsigned count = 0;  // the number of devices
 
   template <class... Arguments>
   int call(const char* function, Arguments... arguments) const {
@@ -47,8 +47,8 @@ struct Card {
 };
 
 std::vector<Card> all_cards(const Library& library);
-// Those that `names` (comma-separated: index, UUID, PCI address or serial number) speaks of; empty when one of them is
-// no device's.
+// Returns the devices that `names` (comma-separated: index, UUID, PCI address or serial number) lists; empty if a name
+// matches no device.
 std::vector<Card> find_cards(const Library& library, const std::string& names);
 
 }  // namespace gpuwire::nvidia_smi

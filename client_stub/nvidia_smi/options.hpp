@@ -1,4 +1,4 @@
-// The command line of this nvidia-smi: the part of NVIDIA's that asks.
+// The command line of this nvidia-smi: the querying part of NVIDIA's.
 #pragma once
 
 #include <optional>
@@ -34,9 +34,9 @@ struct Options {
   long interval_ms = 0;               // -l, -lms; 0: once
 };
 
-// Not empty: the fault, for standard output.
+// Returns the error for standard output, or an empty text.
 std::string parse(int argc, char** argv, Options& options);
-// False: not csv, or a word that does not exist.
+// Returns false if the format is not csv, or has an unknown word.
 bool parse_format(const std::string& text, Format& format);
 extern const char* const kHelp;
 

@@ -10,7 +10,7 @@ namespace gpuwire::nvidia_smi {
 
 struct Property {
   const char* name;
-  const char* other_name;  // null: it has one only
+  const char* other_name;  // null: it has only one name
   const char* unit;        // in the header; null: none
   Getter get;
 };
@@ -19,9 +19,9 @@ struct Format {
   bool header = true, units = true;
 };
 
-// Null: there is no such property.
+// Returns null for an unknown name.
 const Property* find_property(const std::string& name);
-// The names in `list`, separated by commas. An empty result: `unknown` is the first that does not exist.
+// Returns the properties of `list`, separated by commas. On an empty result `unknown` is the first unknown name.
 std::vector<const Property*> find_properties(const std::string& list, std::string& unknown);
 
 std::string csv_header(const std::vector<const Property*>& properties, const Format& format);

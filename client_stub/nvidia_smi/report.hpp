@@ -8,11 +8,11 @@
 
 namespace gpuwire::nvidia_smi {
 
-// `sections`: only those (their first line's label in upper case, by kDisplays), or all when it is empty.
+// `sections` selects sections (by their first line's label in upper case, as in kDisplays); empty: all.
 std::string report_text(const Library& library, const std::vector<Card>& cards,
                         const std::vector<std::string>& displays);
 std::string report_xml(const Library& library, const std::vector<Card>& cards);
-// False: there is no such word for -d.
+// Returns whether -d has this word.
 bool display_exists(const std::string& display);
 
 }  // namespace gpuwire::nvidia_smi

@@ -11,7 +11,7 @@ struct Row {
   int depth;          // 1: of the device itself
   const char* label;  // in the text; null: not there
   const char* tag;    // in the XML; null: not there
-  Getter get;         // null: the deeper rows behind it belong to it
+  Getter get;         // null: a heading of the deeper rows behind it
 };
 
 std::span<const Row> report_rows();

@@ -1,4 +1,4 @@
-// One thing that is printed about a device.
+// One printed value of a device.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace gpuwire::nvidia_smi {
 struct Value {
   wire::ForeignText text;
   const char* unit = "";  // "MiB", or none
-  bool known = true;      // false: `text` says why not
+  bool known = true;      // false: `text` is the reason
 
   std::string with_unit() const { return known && *unit ? text + " " + unit : text.str(); }
 };

@@ -1,5 +1,4 @@
-// The library's session with the server: one for the process, from the first nvmlInit to the nvmlShutdown that matches
-// it.
+// The process's session with the server, from the first nvmlInit to the matching nvmlShutdown.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +13,16 @@
 
 namespace gpuwire::nvml {
 
-// The target of a program's nvmlDevice. Never removed, because a program may keep handles beyond nvmlShutdown, and
-// across fork.
+// The target of a program's nvmlDevice. Never removed, because a program may use handles after nvmlShutdown and after
+// fork().
 struct DeviceObject {
   uint32_t unused = 0;
 };
 
-// A server knows no more; handles beyond it cannot be named.
+// A server has at most this number of devices; handles for more cannot exist.
 inline constexpr uint32_t kDevicesMax = 256;
 nvmlDevice device_handle(uint32_t index);
-// False: not a handle that device_handle() gives.
+// Returns false if device_handle() has not returned this handle.
 bool device_index(nvmlDevice device, uint32_t& index);
 
 // Any thread.
@@ -36,10 +35,10 @@ class Connection {
 
   const client::ServerFacts& facts() const { return session_->facts(); }
   bool lost() const { return session_->state() != CUDA_SUCCESS; }
-  // Sends a query and waits. The status is the server's, or kGpuIsLost when there is no session any more; `values` is
-  // set only by the server.
+  // Sends a query and waits. Returns the server's status, or kGpuIsLost if the session is lost; only the server sets
+  // `values`.
   int ask(uint32_t function, const std::string& arguments, std::string& values);
-  // As ask(), but a success is kept, and the server is not asked for the same again.
+  // As ask(), but caches a successful answer.
   int ask_once(uint32_t function, const std::string& arguments, std::string& values);
 
  private:
@@ -52,7 +51,7 @@ class Connection {
 // Counts an initialisation; the first connects. kDriverNotLoaded: no server; the reason was printed on stderr once.
 int initialise();
 int shut_down();
-// Null when the library is not initialised (kUninitialized) or, in a child after fork(), cannot connect anew.
+// Returns null if the library is not initialised (kUninitialized) or, in a child after fork(), cannot connect.
 std::shared_ptr<Connection> connection(int& status);
 
 }  // namespace gpuwire::nvml

@@ -5,14 +5,14 @@
 
 namespace gpuwire::nvml {
 
-// kSuccess or kUninitialized, or why there is no server.
+// Returns kSuccess, kUninitialized, or the error of a missing server.
 inline int initialised() {
   int status = kSuccess;
   connection(status);
   return status;
 }
 
-// The session, and the device's number; null: `status` says why.
+// Returns the session and sets the device's number. Null: `status` has the reason.
 inline std::shared_ptr<Connection> find(nvmlDevice device, uint32_t& index, int& status) {
   auto session = connection(status);
   if (status) return nullptr;

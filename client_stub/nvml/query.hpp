@@ -1,5 +1,5 @@
-// The base of the generated functions: one query from its arguments to its values. Nothing is sent after an invalid
-// argument, and no byte beyond a reply is read.
+// One query of a generated function, from its arguments to its values. Sends nothing after an invalid argument, and
+// reads no byte beyond a reply.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +18,10 @@ namespace gpuwire::nvml {
 
 class Connection;
 
-// Is an answer good for as long as the library stays initialised?
+// Whether an answer stays valid while the library is initialised.
 enum class Kept : uint8_t { never, always };
 
-// The first failure stands; everything after it does nothing. Methods do not throw: running out of memory is kMemory.
+// The first failure stands; later steps do nothing. Methods do not throw: a lack of memory is kMemory.
 class Query {
  public:
   Query(uint32_t function, Kept kept) noexcept;
@@ -36,18 +36,18 @@ class Query {
   void needs(const void* out) noexcept {
     if (!out) fail(kInvalidArgument);
   }
-  // A text that comes back into `room` bytes.
+  // A text that the server returns, in at most `room` bytes.
   void text_room(const char* out, uint32_t room) noexcept;
   void text(const char* text) noexcept;
   void bytes(const void* structure, size_t size) noexcept;
   // A structure that begins with its size and version: one of `codes`.
   void versioned(const void* structure, std::initializer_list<uint32_t> codes) noexcept;
-  // The number of items that there is room for; the sent number is bounded.
+  // The number of items that fit; the sent number is bounded.
   unsigned int count(const unsigned int* count) noexcept;
   void room(const void* items) noexcept { value(uint8_t(items != nullptr)); }
   void items(const void* items, int count, size_t item_bytes) noexcept;
 
-  // True: there are values to take. False: status() is the function's result.
+  // Returns true if there are values to take; otherwise status() is the function's result.
   bool send() noexcept;
   int status() const noexcept { return status_; }
 
@@ -62,7 +62,7 @@ class Query {
   void take_versioned(void* out) noexcept;
   // At most `room` items.
   void take_items(void* out, uint32_t room, size_t item_bytes) noexcept;
-  // After the last one: the function's result.
+  // Called after the last value. Returns the function's result.
   int finish() noexcept;
 
  private:
@@ -81,7 +81,7 @@ class Query {
   size_t taken_ = 0;
 };
 
-// The result of a function that ends early: kUninitialized before anything else, as in NVIDIA's library.
+// Ends a function early and returns its result: kUninitialized before any other status, as in NVIDIA's library.
 int refuse(int status) noexcept;
 
 }  // namespace gpuwire::nvml
