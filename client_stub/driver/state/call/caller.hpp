@@ -1,5 +1,5 @@
-// The first steps of every driver call: is the driver initialised, which context is current on this thread, which
-// session serves it. Used by the generated functions and the hand-written ones.
+// The first steps of every driver call, generated or hand-written: checks that the driver is initialised, and finds the
+// thread's current context and its session.
 #pragma once
 
 #include <cuda.h>
@@ -39,68 +39,69 @@ struct Caller {
 };
 
 Caller enter(Needs needs) noexcept;
-// The program's error, if both a call's arguments and its context (`entering`) are faulty and the arguments come first
-// (as measured on driver 580).
+// Returns the program's error if both a call's arguments and its context (`entering`) are faulty and the arguments are
+// checked first (as measured on driver 580).
 CUresult argument_first(CUresult entering, CUresult argument) noexcept;
-// The context that owns this caller's allocations, modules and objects, streams apart. Null when there is no current
-// one.
+// Returns the context that owns this caller's allocations, modules and objects, except streams. Null without a current
+// context.
 ContextState* owner(const Caller& caller) noexcept;
 
-// The result of a forwarded call on its way to the program: records sticky errors in the current context. A success
-// becomes the deferred error of an earlier posted call, if the context has one: this is where those surface (call()
-// itself ignores a reply's `deferred`, because the notice with the same failure is always read before that reply).
+// Converts the result of a forwarded call for the program: records sticky errors in the current context. A success
+// becomes the deferred error of an earlier posted call, if the context has one. call() itself ignores a reply's
+// `deferred`, because the notice of the same failure is always read before that reply.
 CUresult leave(const Caller& caller, CUresult result) noexcept;
 
-// The wire form of a device argument: the server's ordinal. error: CUDA_ERROR_INVALID_DEVICE.
+// Returns the server's ordinal of a device argument. `error`: CUDA_ERROR_INVALID_DEVICE.
 int32_t server_device(CUdevice device, CUresult& error) noexcept;
 
 // --- handles -------------------------------------------------------------------------------------------------------
 // Any thread; lookups take no lock.
 
-// Chooses a handle. 0: too many.
+// Chooses a handle. Returns 0 if there are too many.
 uint64_t create_handle(const Caller& caller, wire::HandleKind kind) noexcept;
-// Is the handle one that this process was given and has not destroyed?
+// Returns whether this process was given the handle and has not destroyed it.
 bool known_handle(wire::HandleKind kind, uint64_t handle) noexcept;
 void forget_handle(wire::HandleKind kind, uint64_t handle) noexcept;
 
 // --- streams: a call resolves its own once, and says so before it sends work ---------------------------------------
 
-// The wire form of a stream argument: NULL and CU_STREAM_LEGACY unchanged; a per-thread stream (CU_STREAM_PER_THREAD,
-// or NULL in the _ptds/_ptsz forms: `per_thread`) as this thread's own stream of the context, which is made at its
-// first use and announced to the server by before_work(). A look-up: nothing is sent or waited for. error:
-// CUDA_ERROR_INVALID_HANDLE, or the reason why no work may be sent there while streams capture.
+// Returns the wire form of a stream argument: NULL and CU_STREAM_LEGACY are unchanged; a per-thread stream
+// (CU_STREAM_PER_THREAD, or NULL in the _ptds/_ptsz forms: `per_thread`) is this thread's own stream of the context,
+// which is made at its first use and announced to the server by before_work(). Sends nothing and does not wait.
+// `error`: CUDA_ERROR_INVALID_HANDLE, or the reason why captures forbid work in the stream.
 uint64_t resolve_stream(const Caller& caller, CUstream stream, bool per_thread, CUresult& error) noexcept;
-// The arguments for the device may be addresses of pinned memory, which the device must know before the frame leaves
-// (host_regions): an address, or bytes that hold some.
+// The arguments for the device may be addresses of pinned memory, or contain some. The device must be able to reach
+// that memory before the frame is executed (host_regions).
 void note_address(const Caller& caller, uint64_t address) noexcept;
 void note_addresses_in(const Caller& caller, std::span<const std::byte> data) noexcept;
-// For a call that is no work and whose bytes the driver reads at once, as the parameters of a graph's node: the device
-// knows the memory at the noted addresses when the frame arrives.
+// For a call that is no work but whose bytes the driver reads at once, such as the parameters of a graph's node: the
+// device can reach the memory at the noted addresses when the frame arrives.
 void take_profiled_allocations(const Caller& caller) noexcept;
-// Before a call that takes memory or reports its amount: cached blocks go back to the server's driver, except those
-// whose free would have to wait for work.
+// Called before a call that takes memory or reports its amount. Returns cached blocks to the server's driver, except
+// blocks whose free would have to wait for work.
 void give_back_cached_memory(const Caller& caller) noexcept;
-// Where there was no memory: those, too, and libraries that have come ahead of their use. False: nothing was kept.
+// Called after a lack of memory. Also frees those blocks, and prefetched libraries. Returns false if nothing was
+// cached.
 bool free_cached_memory(const Caller& caller) noexcept;
-// For a call that releases memory, before it does: natively it waits for all work of its context. An error of that work
-// is the call's result, as natively.
+// Called by a call that releases memory, before it does: natively it waits for all work of its context. An error of
+// that work is the call's result, as natively.
 enum class GivenUp : uint8_t {
   at_server,  // by a frame that waits there: here only if the program could notice by memory or functions of its own
   here,
 };
 CUresult await_work(const Caller& caller, GivenUp what = GivenUp::at_server) noexcept;
-// The one step between resolving and beginning a frame that is work in a stream, or waits for some; after the last
-// address was noted. Sends all data that the work may read: the program's changes in managed memory and in host
-// regions, after making the wanted regions; and the thread's own streams that the server does not know. Managed memory
-// is out of the program's reach from here on. Not success: the session is over.
+// The step between resolving the stream and beginning a frame that is work in a stream, or waits for work; it follows
+// the last noted address. Sends all data that the work may read: the program's changes in managed memory and in host
+// regions, after making the wanted regions. Announces the thread's own streams to the server. From here on the program
+// cannot access managed memory without a fault. Any result but success means that the session is over.
 CUresult before_work(const Caller& caller) noexcept;
-// The API description's statement about events: the server gets this one and may record it by itself from here on
-// (EventState::foreign).
+// Marks the event as foreign (EventState::foreign): by the API description, the call passes the event to the server,
+// which may record it from here on.
 void hand_over_event(uint64_t event) noexcept;
-// By this frame the server records some of those, if it launches a graph with nodes for them. With the send lock held.
+// The frame launches a graph in which the server may record foreign events. Lock: the send lock.
 void note_foreign_records(const Caller& caller, uint64_t sequence) noexcept;
-// Records that work was sent to a stream (so that cuStreamQuery cannot be answered from older state). wire handle,
-// frame's sequence; may it write to memory of the program?
+// Records that work was sent to a stream, so that cuStreamQuery is not answered from older state. Arguments: wire
+// handle, the frame's sequence, and whether the work may write to memory of the program.
 void note_stream_work(const Caller& caller, uint64_t stream, uint64_t sequence, bool writes_host = true) noexcept;
 
 }  // namespace gpuwire::client

@@ -1,5 +1,4 @@
-// A structure and the lists behind its pointers as one run of bytes: the structure, then each list from the next
-// multiple of 8.
+// Serialises a structure and the lists behind its pointers: the structure, then each list at the next multiple of 8.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +28,7 @@ inline CUresult device_to_wire(CUdevice& device) noexcept {
   return error;
 }
 
-// The program's number of a device of the server; -1: it does not see that one.
+// Returns the program's number of a server's device; -1: the program does not see it.
 inline CUdevice program_device(int32_t server) noexcept {
   for (CUdevice device = 0;; ++device) {
     CUresult error = CUDA_SUCCESS;
@@ -39,7 +38,7 @@ inline CUdevice program_device(int32_t server) noexcept {
   }
 }
 
-// For a handle in a structure. A null handle is an invalid value there, unlike in a call's own argument (as measured on
+// Converts a handle in a structure. A null handle is invalid there, unlike in a call's own argument (as measured on
 // driver 580).
 inline CUresult check_handle(wire::HandleKind kind, uint64_t handle, bool optional) noexcept {
   if ((optional && !handle) || known_handle(kind, handle)) return CUDA_SUCCESS;
@@ -55,7 +54,7 @@ class Flat {
     std::memcpy(reinterpret_cast<char*>(words_.data()) + offset, data, bytes);
   }
 
-  // Items that are plain data. The caller's pointer does not travel.
+  // Items of plain data. The caller's pointer is not sent.
   template <class Item, class Count>
   CUresult append_plain(const Caller&, Item*& items, Count count, bool) {
     if (CUresult error = check_list(items, count, sizeof(Item))) return error;
@@ -63,7 +62,7 @@ class Flat {
     items = nullptr;
     return CUDA_SUCCESS;
   }
-  // Items with handles inside (generated to_wire).
+  // Items that contain handles (generated to_wire).
   template <class Item, class Count>
   CUresult append_structured(const Caller& caller, Item*& items, Count count, bool per_thread) {
     if (CUresult error = check_list(items, count, sizeof(Item))) return error;
@@ -71,7 +70,7 @@ class Flat {
     items = nullptr;
     return CUDA_SUCCESS;
   }
-  // The same for a list whose count has been checked.
+  // As above, for a list whose count has been checked.
   template <class Item>
   CUresult append_translated(const Caller& caller, const Item* items, size_t count, bool per_thread) {
     size_t offset = grow(count * sizeof(Item));

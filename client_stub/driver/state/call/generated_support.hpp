@@ -20,7 +20,7 @@ inline bool server_knows(const Caller& caller, uint32_t ordinal) noexcept {
   return caller.session->facts().knows(ordinal);
 }
 
-// A kernel handle may stand where a function is asked for.
+// An argument for a function may be a kernel handle.
 inline bool known_function(uint64_t handle) noexcept {
   return known_handle(
       wire::handle_kind(handle) == wire::HandleKind::kernel ? wire::HandleKind::kernel : wire::HandleKind::function,
@@ -40,8 +40,7 @@ inline void set_handles(capnp::List<uint64_t>::Builder list, const Handle* handl
   for (unsigned i = 0; i < list.size(); ++i) list.set(i, word(handles[i]));
 }
 
-// Data of a reply. The server answers with the size that the call implies, or it is no peer of ours. Throws
-// kj::Exception.
+// Returns data of a reply. Throws kj::Exception if the size is not the one that the call implies.
 inline void copy_exactly(capnp::Data::Reader data, void* out, size_t bytes) {
   KJ_REQUIRE(data.size() == bytes, "a reply's data have another size than the call implies");
   if (bytes) std::memcpy(out, data.begin(), bytes);
@@ -51,8 +50,8 @@ inline void copy_at_most(capnp::Data::Reader data, void* out, size_t bytes) {
   if (out && data.size()) std::memcpy(out, data.begin(), data.size());
 }
 
-// Handles chosen for objects that the server may have to name: it uses one for each object without a number, and unused
-// ones are forgotten again.
+// Chooses handles for objects that the server may have to number. The server uses one handle for each object without a
+// number; unused handles are removed again.
 class Candidates {
  public:
   explicit Candidates(wire::HandleKind kind) noexcept : kind_(kind) {}
@@ -76,7 +75,7 @@ class Candidates {
 
   const uint64_t* handles() const noexcept { return handles_.data(); }
 
-  // The only one, if the server has used it.
+  // Returns the only handle, if the server has used it.
   void take_if(uint64_t given) noexcept {
     if (!handles_.empty() && handles_[0] == given) handles_[0] = 0;
   }

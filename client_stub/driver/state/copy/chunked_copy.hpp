@@ -1,5 +1,5 @@
-// One copy to the device that its caller waits for, in pieces that follow each other closely: their bytes are sent, or
-// named first where the server may have them (chunked_uploads.hpp).
+// One copy to the device whose caller waits, in pieces that follow each other closely: each piece is sent, or named
+// first if the server may have its bytes (chunked_uploads.hpp).
 #pragma once
 
 #include <cuda.h>
@@ -15,16 +15,16 @@
 
 namespace gpuwire::client {
 
-// On one thread, for one call.
+// Used by one thread, for one call.
 class ChunkedCopy {
  public:
-  // `arrived`: returns when the device has the data.
+  // `arrived`: send() returns when the device has the data.
   ChunkedCopy(const Caller& caller, CUdeviceptr destination, const std::byte* source, size_t bytes, uint64_t stream,
               bool arrived);
   ChunkedCopy(const ChunkedCopy&) = delete;
   ChunkedCopy& operator=(const ChunkedCopy&) = delete;
 
-  // The first failure. Nothing reads the source any more when it returns.
+  // Returns the first failure. From then on no thread reads the source.
   CUresult send();
 
  private:
@@ -42,7 +42,7 @@ class ChunkedCopy {
     size_t offset = 0, bytes = 0;
     bool named = false;
   };
-  // Chunks of a piece that was named, which the server has not got: a bit for each.
+  // The chunks of a named piece that the server lacks: a bit for each.
   struct Missing {
     size_t offset = 0, bytes = 0;
     uint64_t chunks = 0;

@@ -1,4 +1,4 @@
-// The checks that all copies and fills make before they begin.
+// The checks of all copies and fills before they begin.
 #pragma once
 
 #include <cuda.h>
@@ -17,26 +17,27 @@ enum class Form : uint8_t {
   ordered,   // ...Async
 };
 
-// The largest copy to the device that is searched for a table of pointers to pinned memory.
+// The largest copy to the device that is scanned as a table of pointers to pinned memory.
 inline constexpr size_t kPointerTableBytesMax = 1u << 20;
 
 // For work at unknown addresses: waits until the server's driver has checked all sent work, so that leave() reports its
 // result.
 CUresult await_verdict(const Caller& caller);
 
-// May work of the stream stand until the program does something, so that waiting for it might never end?
+// Returns whether work of the stream may wait for an action of the program, so that a wait for the work might never
+// end.
 bool stands_for_program(const Caller& caller, uint64_t stream) noexcept;
 
-// Waits for all work of the caller's context, and notes that it is done. False: it may not be waited for, since a
-// stream captures or this is a function of the program, or it failed.
+// Waits for all work of the caller's context, and records that it is done. Returns false if the wait fails or is
+// forbidden: while a stream captures, or in a function of the program.
 bool synchronise_context(const Caller& caller) noexcept;
 
-// When a copy reads its source in memory of the program. Natively that is when the stream gets there, if the memory is
-// page-locked and the form is not a blocking one.
+// When a copy reads its source in memory of the program. Natively, a copy from page-locked memory reads when the stream
+// reaches it, unless its form is a blocking one.
 enum class SourceRead : uint8_t {
-  now,      // nothing under way can change it
+  now,      // no work in flight can change it
   settled,  // now, after waiting for the work that still writes to it
-  late,     // when the stream reaches it: earlier work of the stream may change it, or waits for the program, which may
+  late,     // when the stream reaches it: earlier work may change it, or waits for the program, which may change it
 };
 SourceRead when_to_read(const Caller& caller, const Place& source, uint64_t stream, Form form) noexcept;
 

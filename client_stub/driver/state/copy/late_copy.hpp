@@ -12,10 +12,11 @@
 
 namespace gpuwire::client {
 
-// Posted; the source belongs to the copy until its stream has come by (MemoryInFlight). CUDA_ERROR_NOT_SUPPORTED or
-// CUDA_ERROR_OUT_OF_MEMORY: the server cannot have a block for it, and nothing was sent. Not within a host function.
+// Posts the copy; MemoryInFlight holds the source until the stream has read it. CUDA_ERROR_NOT_SUPPORTED or
+// CUDA_ERROR_OUT_OF_MEMORY: the server cannot have a block for the source, and nothing was sent. Precondition: not in a
+// host function.
 CUresult copy_late(const Caller& caller, CUdeviceptr destination, const Place& source, uint64_t wire_stream);
-// The same from a box in memory of the program to one on the device or in an array.
+// As above, from a box in memory of the program to a box on the device or in an array.
 CUresult copy_late(const Caller& caller, CUDA_MEMCPY3D copy, uint64_t wire_stream);
 
 }  // namespace gpuwire::client

@@ -1,5 +1,5 @@
 // Blocking copies to the device that return while they are still in flight, and the conditions under which no program
-// notices.
+// can notice.
 #pragma once
 
 #include <cuda.h>
@@ -12,9 +12,9 @@ namespace gpuwire::client {
 struct Caller;
 struct StreamState;
 
-// A copy of at most this size from the host to the device waits for no earlier work natively either (CUDA programming
-// guide, "Asynchronous concurrent execution"). A longer one does: a program may conclude from it that earlier work is
-// done.
+// Natively, a copy from the host to the device of at most this size does not wait for earlier work either (CUDA
+// programming guide, "Asynchronous concurrent execution"). A longer copy does, so a program may conclude from it that
+// earlier work is done.
 inline constexpr size_t kCopyBesideWorkBytesMax = 64u << 10;
 
 // A blocking copy to the device may be posted while every reader of its data waits for it anyway. The conditions are:
@@ -34,28 +34,29 @@ class PostedUploads {
     return state_.load(std::memory_order_relaxed) == State::posting &&
            (bytes <= kCopyBesideWorkBytesMax || unseen_by_host(caller));
   }
-  // Around the frames of a copy that is posted although the program may take it that the data are there. An error is
-  // the call's.
+  // Called before and after the frames of a copy that is posted although the program may assume that the data have
+  // arrived. The call returns the error.
   void posting(const Caller& caller) noexcept;
   CUresult posted(const Caller& caller, uint64_t sequence, size_t bytes) noexcept;
 
-  // The program waits for the NULL stream. True: all unfinished work there consists of copies to the device whose
-  // sources the program may change already, and the call returns at once. An error is the call's.
+  // Called when the program waits for the NULL stream. Returns true if all unfinished work there consists of copies to
+  // the device whose sources the program may already change; the call then returns at once, with `error`.
   bool notify_stream_done(const Caller& caller, const StreamState& stream, uint64_t wire_stream,
                           CUresult& error) noexcept;
 
-  // The program asks about unfinished work up to frame `sequence`. If a longer copy has been reported as done that is
-  // the last of that work or comes behind it, all of the work counts as done: waits for the copy then.
+  // Called when the program asks about unfinished work up to frame `sequence`. If a longer copy that was reported as
+  // done is the last of that work or follows it, the program may assume that all of the work is done. This function
+  // then waits for the copy.
   void settle(const Caller& caller, uint64_t sequence) noexcept;
 
-  // A stream is about to be that does not wait for the NULL stream.
+  // A stream that does not wait for the NULL stream is about to be created.
   void stream_beside_begins(const Caller& caller) noexcept;
   bool any_stream_beside() const noexcept { return streams_beside_.load(std::memory_order_relaxed); }
 
-  // Something is about to be that waits neither for the NULL stream nor for copies. Not in a host function of the
-  // program, for which that stream may wait.
+  // Work that waits neither for the NULL stream nor for copies is about to begin. Precondition: not in a host function
+  // of the program, for which that stream may wait.
   void end(const Caller& caller) noexcept;
-  // Contexts at the server; with a second one it is over.
+  // Counts the contexts at the server; with a second one, copies are no longer posted.
   void context_begins() noexcept { contexts_.fetch_add(1, std::memory_order_relaxed); }
   void context_ends() noexcept { contexts_.fetch_sub(1, std::memory_order_relaxed); }
   bool several_contexts() const noexcept { return contexts_.load(std::memory_order_relaxed) > 1; }
@@ -66,7 +67,7 @@ class PostedUploads {
  private:
   enum class State : uint8_t { posting, ending, ended };
 
-  // Can none of the work under way write to memory of the program, or call it?
+  // Returns whether no work in flight can write to memory of the program, or call it.
   static bool unseen_by_host(const Caller& caller) noexcept;
   void await(const Caller& caller, uint32_t context) noexcept;
 
@@ -76,8 +77,8 @@ class PostedUploads {
   std::atomic<State> state_{State::posting};
   std::atomic<uint32_t> context_{0};  // number of the context with the newest such copy; 0: there was none
   std::atomic<uint32_t> contexts_{0};
-  // Frames of the newest such copies: one of any size that was reported as done, a longer one, and one that is known to
-  // have arrived. A thread learns of another thread's copy by synchronising with it: relaxed.
+  // Frames of the newest posted copies: of any size that was reported as done, of a longer one, and of one that is
+  // known to have arrived. Relaxed: a thread learns of another thread's copy by synchronising with it.
   std::atomic<uint64_t> notified_any_{0}, notified_{0}, arrived_{0};
   // There was a stream that does not wait for the NULL stream. Relaxed: a thread that uses another's stream has
   // synchronised with it.

@@ -1,5 +1,5 @@
-// One copy between pageable memory of the program and the device, by way of SharedStaging: in pieces, so that the CPU
-// copies one while the device has another.
+// One copy between pageable memory of the program and the device through SharedStaging, in pieces, so that the CPU
+// copies one piece while the device has another.
 #pragma once
 
 #include <cuda.h>
@@ -14,43 +14,43 @@
 
 namespace gpuwire::client {
 
-// So that a piece may begin anywhere in the first page of a block.
+// Leaves room for a piece to begin anywhere in the first page of a block.
 inline constexpr size_t kStagedPieceBytesMax = kStagingBlockBytes - 4096;
-// From here on threads help.
+// From this size on, helper threads copy.
 inline constexpr size_t kHelpedCopyBytesMin = 8u << 20;
-// Blocks of one copy from the device that are on their way or being emptied.
+// The blocks of one copy from the device that are in flight or being emptied.
 inline constexpr size_t kFetchBlocksMax = 4;
 
-// On one thread, for one call.
+// Used by one thread, for one call.
 class StagedCopy {
  public:
   StagedCopy(const Caller& caller, uint64_t stream, size_t bytes);
   StagedCopy(const StagedCopy&) = delete;
   StagedCopy& operator=(const StagedCopy&) = delete;
 
-  // Both end with the first failure. Without one the bytes up to done() have gone this way; for the others no block
-  // could be had.
+  // Both end with the first failure. Without a failure the bytes up to done() have been copied; no block was available
+  // for the others.
 
-  // When it returns the source may be changed. `last`: how the frame with the copy's last bytes is sent.
+  // When it returns, the source may be changed. `last` is the form of the frame with the copy's last bytes.
   enum class Last : uint8_t {
-    posted,   // as the others
-    told,     // posted; the program takes it that the data are on the device
-    awaited,  // called: the data are there when it returns
+    posted,   // as the other pieces
+    told,     // posted; the program may assume that the data are on the device
+    awaited,  // called: the data are on the device when it returns
   };
   CUresult send(CUdeviceptr destination, const std::byte* source, Last last);
-  // When it returns the data are there.
+  // When it returns, the data are in memory.
   CUresult fetch(std::byte* destination, CUdeviceptr source);
 
   size_t done() const { return done_; }
-  // Of the last frame.
+  // The sequence of the last frame.
   uint64_t last_sequence() const { return last_sequence_; }
 
  private:
-  // A block, and which part of the copy passes it.
+  // A block, and the part of the copy in it.
   struct Piece {
     int block = SharedStaging::kNone;
     size_t offset = 0, bytes = 0;
-    uint64_t number = 0;  // of the frame, or of the memcpy
+    uint64_t number = 0;  // of the frame, or of the job of HelpedMemcpy
   };
   // Few, in order.
   class Queue {
@@ -70,7 +70,7 @@ class StagedCopy {
     size_t first_ = 0, count_ = 0;
   };
 
-  // Of the session's, as long as the copy lives, which counts as one.
+  // Helpers and the count of active copies of the session, held during the copy.
   struct Helpers {
     Helpers(SharedStaging& staging, unsigned most) : staging(staging), count(staging.take_helpers(most)) {
       staging.copy_begins();

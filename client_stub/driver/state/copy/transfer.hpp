@@ -1,5 +1,5 @@
-// Bytes between the program's memory and the device, cut into pieces that follow each other closely: all of them are on
-// their way before the first is waited for.
+// Transfers bytes between the program's memory and the device, in pieces that follow each other closely: all are sent
+// before the first wait.
 #pragma once
 
 #include <cuda.h>
@@ -17,25 +17,25 @@ inline constexpr size_t kPieceBytes = 16u << 20;
 inline constexpr size_t kPiecesInFlightMax = 32;  // of one copy
 // A copy whose source is copied before its call returns is sent as soon as this many bytes have been copied.
 inline constexpr size_t kKeptPieceBytes = 1u << 20;
-// For a longer copy, the server on the same machine has all bytes as soon as a copy of them could be made.
+// A longer copy is not cached on one machine: the server has all bytes as soon as the client could have copied them.
 inline constexpr size_t kKeptNearBytesMax = 1u << 20;
 
-// The state of the source of a copy to the device when the call has returned.
+// The state of the source of a copy to the device after the call.
 enum class Source : uint8_t {
-  free,     // it may be changed
+  free,     // the program may change it
   arrived,  // it may be changed, and the program may take it that the device has the data (the forms without a stream
             // argument)
-  stays,    // it is pinned, and the program leaves it alone until the copy is done
+  stays,    // pinned; the program does not change it until the copy is done
 };
 
-// Host to device. Returns when the source has been copied (Session::keep()) or sent. Waits for a source that is too
-// large to be copied, and also if `after` demands it and the program could notice (posted_uploads.hpp). `writes_host`:
-// the destination may be memory of the program that the device reaches.
+// Host to device. Returns when the source has been copied (Session::keep()) or sent. Waits if the source is too large
+// to be copied, or if `after` requires it and the program could notice (posted_uploads.hpp). `writes_host`: the
+// destination may be memory of the program that the device reaches.
 CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const void* source, size_t bytes,
                         uint64_t stream, Source after, bool writes_host = true);
-// Device to host. Returns when the data are there.
+// Device to host. Returns when the data are in memory.
 CUresult fetch_from_device(const Caller& caller, void* destination, CUdeviceptr source, size_t bytes, uint64_t stream);
-// Device to pinned host memory. Returns at once; the data are there when the stream has been synchronised.
+// Device to pinned host memory. Returns at once; the data are in memory when the stream has been synchronised.
 CUresult fetch_later(const Caller& caller, void* destination, CUdeviceptr source, size_t bytes, uint64_t stream);
 
 // A box of rows, on the device or in an array.
@@ -47,7 +47,7 @@ struct DeviceBox {
   uint64_t x_bytes = 0, y = 0, z = 0;
   uint32_t lod = 0;
 };
-// The same in the program's memory; `base` is where x, y and z are zero.
+// As above, in the program's memory; `base` is the address where x, y and z are zero.
 struct HostBox {
   std::byte* base = nullptr;
   uint64_t pitch_bytes = 0;
@@ -70,11 +70,11 @@ CUresult send_box(const Caller& caller, const DeviceBox& destination, const Host
 CUresult fetch_box(const Caller& caller, const HostBox& destination, const DeviceBox& source, const BoxSize& size,
                    uint64_t stream);
 
-// The same to pinned host memory. Returns at once; the data are there when the stream has been synchronised.
+// As above, to pinned host memory. Returns at once; the data are in memory when the stream has been synchronised.
 CUresult fetch_box_later(const Caller& caller, const HostBox& destination, const DeviceBox& source, const BoxSize& size,
                          uint64_t stream);
 
-// Which part of a box one frame carries: whole slices, or rows of one slice, or part of one row.
+// The part of a box in one frame: whole slices, rows of one slice, or part of one row.
 struct BoxPiece {
   uint64_t slice = 0, row = 0, x_bytes = 0;
   BoxSize size;
@@ -83,7 +83,7 @@ struct BoxPiece {
 CUresult for_each_piece(const BoxSize& size, uint64_t piece_bytes_max,
                         const std::function<CUresult(const BoxPiece&)>& visit);
 
-// Between the packed bytes of a piece (from `offset` on) and the rows they stand for.
+// Copies between the packed bytes of a piece (from `offset` on) and their rows.
 void gather_rows(const HostBox& box, const BoxPiece& piece, size_t offset, std::span<std::byte> out) noexcept;
 void scatter_rows(const HostBox& box, const BoxPiece& piece, size_t offset, std::span<const std::byte> in) noexcept;
 

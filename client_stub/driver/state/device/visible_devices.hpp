@@ -1,4 +1,4 @@
-// CUDA_VISIBLE_DEVICES: which of the server's devices the program sees, and in which order.
+// CUDA_VISIBLE_DEVICES: the server's devices that the program sees, and their order.
 #pragma once
 
 #include <vector>
@@ -9,10 +9,10 @@
 
 namespace gpuwire::client {
 
-// The server's ordinals. `text`: null when the variable is not set (all devices), else a list of ordinals, behind whose
-// digits anything may stand, and of UUIDs or beginnings of one ("GPU-6ac2"); the first entry that names no device ends
-// the list, as in the CUDA programming guide. CUDA_ERROR_INVALID_DEVICE: a device is named twice (as measured on driver
-// 580).
+// Returns the server's ordinals. `text` is null if the variable is not set (all devices); otherwise it is a list of
+// ordinals, whose digits any text may follow, and of UUIDs or their beginnings ("GPU-6ac2"). The first entry that names
+// no device ends the list, as in the CUDA programming guide. CUDA_ERROR_INVALID_DEVICE: the list names a device twice
+// (as measured on driver 580).
 tl::expected<std::vector<int>, CUresult> visible_devices(const char* text, const std::vector<DeviceFacts>& devices);
 
 }  // namespace gpuwire::client

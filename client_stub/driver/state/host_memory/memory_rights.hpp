@@ -1,4 +1,4 @@
-// This process's access rights to its memory, as the system reports them, and accesses without them.
+// The process's access rights to its memory, and accesses that ignore them.
 #pragma once
 
 #include <cstddef>
@@ -10,23 +10,24 @@ namespace gpuwire::client {
 
 enum class Use : uint8_t { reading, writing };
 
-// May the process write to all of [address, address + bytes)? True where the system does not say.
+// Returns whether the process may write to all of [address, address + bytes). True if the system cannot answer.
 bool may_be_written(uint64_t address, uint64_t bytes) noexcept;
 
-// Can all of the range be read, or written, by an ordinary access now? Its pages are brought in. Where the system does
-// not say (before Linux 5.14): is there memory at all?
+// Returns whether an ordinary access can read, or write, all of the range now, and faults its pages in. If the system
+// cannot answer (before Linux 5.14): whether the range is mapped.
 bool is_usable(uint64_t address, uint64_t bytes, Use use) noexcept;
 
-// As the device uses pinned memory, whatever rights its mapping has by now. False, and perhaps done in part: the memory
-// is not there any more, is behind the end of its file, or is a shared mapping that may not be written.
+// Accesses memory like the device, which ignores the present rights of a mapping. Returns false, possibly after a part,
+// if the memory is unmapped, is behind the end of its file, or is a shared mapping without write access.
 bool read_without_rights(uint64_t address, std::span<std::byte> out) noexcept;
 
-// Writes those of `bytes` whose bits are set in the mask (bit i % 8 of byte i / 8), and no other: the program may be
-// writing to their neighbours. Clears the bits of the bytes that are written, up to the first that cannot be.
+// Writes the bytes of `bytes` whose bits are set in the mask (bit i % 8 of byte i / 8), and no others: the program may
+// be writing to their neighbours. Clears the bits of the written bytes, up to the first failure.
 bool write_without_rights(uint64_t address, std::span<const std::byte> bytes, std::span<uint8_t> mask) noexcept;
 
-// The two ways to ask, for tests. `mappings`: an open /proc/self/maps, from its beginning.
-// One question for each mapping of the range, however many the process has. None: the system is older than Linux 6.11.
+// The two queries of the system, for tests. `mappings` is an open /proc/self/maps, at its beginning.
+// Asks about each mapping of the range, independent of the number of all mappings. Nothing: the system is older than
+// Linux 6.11.
 std::optional<bool> allowed_by_query(int mappings, uint64_t address, uint64_t bytes, Use use) noexcept;
 // Reads the list of the process's mappings, up to the end of the range.
 bool allowed_by_list(int mappings, uint64_t address, uint64_t bytes, Use use) noexcept;

@@ -1,4 +1,4 @@
-// How many blocks of a kernel fit on the device: asked once for each set of arguments.
+// The number of a kernel's blocks that fit on the device: asked once for each set of arguments.
 #pragma once
 
 #include <cuda.h>
@@ -13,23 +13,23 @@
 
 namespace gpuwire::client {
 
-// The questions of earlier programs about a function, on their way: one round trip for all. A question whose error does
-// not stay is asked again by its caller. begin() or begin_all(), then finish(), before the function ends; one thread at
-// a time.
+// Prefetches the answers to the queries of earlier programs about a function, in one round trip. A query whose error is
+// not cached is sent again by its caller. begin() or begin_all(), then finish(), before the function ends; one thread
+// at a time.
 class OccupancyPrefetch {
  public:
   explicit OccupancyPrefetch(FunctionState& function) noexcept : function_(function) {}
 
-  // For the present state of the function: all but the question that `now` stores. The first caller in a state gets
-  // something to ask.
+  // For the present state of the function: sends all queries but the one that `now` stores. Only the first caller in a
+  // state has queries to send.
   void begin(const Caller& caller, ProfiledOccupancyQuestions& known, std::string_view now,
              const OccupancyState& state);
   // For a function that the program does not have yet: also for the states into which earlier programs brought it,
-  // which the server tries out and takes back.
+  // which the server applies and reverts.
   void begin_all(const Caller& caller, ProfiledOccupancyQuestions& known);
   // finish() may come much later, on another thread (Session::set_aside()).
   void set_aside(const Caller& caller) const noexcept;
-  // False: the tried attributes may not have been restored, and the function must not be used.
+  // Returns false if the tried attributes may not have been restored; the function must then not be used.
   bool finish(const Caller& caller);
   size_t size() const noexcept { return entries_.size(); }
 
@@ -50,13 +50,13 @@ class OccupancyPrefetch {
   bool taken_back_ = true;
 };
 
-// The answer from the function's cache, or from the server and cached.
+// Returns the answer from the function's cache, or from the server; caches it.
 OccupancyAnswer occupancy_answer(const Caller& caller, FunctionState& function, const OccupancyQuestion& question);
-// The stream of the configuration says which context is meant, and NULL means the current one (CUDA driver API,
-// cuOccupancyMaxActiveClusters). No work goes there, so a capture minds nothing: another stream of the current context
-// travels in the NULL stream's place.
+// The stream of the configuration selects the context, and NULL the current one (CUDA driver API,
+// cuOccupancyMaxActiveClusters). The query sends no work to the stream, so a capture does not matter: if the stream
+// belongs to the current context, the NULL stream is sent instead.
 CUlaunchConfig without_null_stream(CUlaunchConfig config);
-// Blocks per multiprocessor, on the device of the caller's context. Blocks the first time.
+// Returns the blocks per multiprocessor, on the device of the caller's context. Waits the first time.
 CUresult occupancy_blocks(const Caller& caller, FunctionState& function, int block_threads, size_t dynamic_bytes,
                           unsigned flags, int& blocks);
 

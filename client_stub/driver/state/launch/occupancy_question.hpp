@@ -1,5 +1,5 @@
-// A question about the occupancy of a function (section "Occupancy" of the driver API), apart from the function, the
-// context and the device.
+// A query about the occupancy of a function (section "Occupancy" of the driver API), without the function, the context
+// and the device.
 #pragma once
 
 #include <cuda.h>
@@ -17,23 +17,23 @@ inline constexpr unsigned kOccupancyKinds = 4;
 
 struct OccupancyQuestion {
   OccupancyKind kind = OccupancyKind::blocks;
-  // Of blocks and dynamic_bytes.
+  // For blocks and dynamic_bytes.
   unsigned flags = 0;
   unsigned block_threads = 0;
   uint64_t number = 0;  // blocks: bytes of dynamic shared memory for each block; dynamic_bytes: blocks
-  // Of the others. `attrs` is not read: the attributes are in the list.
+  // For the others. `attrs` is not read: the attributes are in the list.
   CUlaunchConfig config{};
   std::vector<CUlaunchAttribute> attributes;
 
   bool about_config() const noexcept {
     return kind == OccupancyKind::active_clusters || kind == OccupancyKind::cluster_size;
   }
-  // The whole question: equal for questions that the driver cannot distinguish. Bytes of an attribute's value beyond
-  // its own do not count if the attribute is a known one.
+  // The whole query; equal for queries that the driver cannot distinguish. Of a known attribute's value, only its own
+  // bytes count.
   std::string key() const;
-  // Names it nothing that another process has not: no stream, and attributes that are numbers alone?
+  // Returns whether other processes can send the query: it names no stream, and its attributes are numbers.
   bool travels() const noexcept;
-  // One line of words; parse() reads it back. For the wire.
+  // Formats the query as one line of words, which parse() reads.
   std::string text() const;
   static std::optional<OccupancyQuestion> parse(std::string_view text);
 };

@@ -10,16 +10,16 @@
 
 namespace gpuwire::client {
 
-// cuMemFree of an address that cuMemAllocManaged gave.
+// cuMemFree of an address of cuMemAllocManaged.
 CUresult free_managed(const Caller& caller, CUdeviceptr address);
-// Managed allocations end with the context they were made in (measured on driver 580). Their ranges are out of the map
-// already.
+// Ends the managed allocations of a context, which end with it (measured on driver 580). Precondition: the map no
+// longer has their ranges.
 void forget_managed_of(const ContextState& context) noexcept;
 
-// Makes a managed variable memory of the program: `range` is the variable's, [base, base + bytes) the driver's
-// allocation that holds it. CUDA_ERROR_OUT_OF_MEMORY: something of the program's lies there.
+// Makes a managed variable accessible to the program: `range` is the variable's, [base, base + bytes) the driver's
+// allocation around it. CUDA_ERROR_OUT_OF_MEMORY: a mapping of the program is there.
 CUresult map_managed_variable(AddressRange& range, uint64_t base, uint64_t bytes);
-// Its module goes.
+// The variable's module is unloaded.
 void forget_managed_variable(const AddressRange& range) noexcept;
 
 }  // namespace gpuwire::client

@@ -1,5 +1,5 @@
-// Small managed allocations, cut from blocks of the server's: asking for each would cost a round trip, and would give
-// it chunks of its own.
+// Small managed allocations, cut from blocks of the server: a separate block for each would cost a round trip, and
+// chunks of its own.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@ namespace gpuwire::client {
 class ManagedHeap {
  public:
   static constexpr uint64_t kBlockBytes = 2u << 20;
-  static constexpr uint64_t kLargestBytes = 512u << 10;  // more is asked of the server
+  static constexpr uint64_t kLargestBytes = 512u << 10;  // larger allocations are the server's
   static constexpr uint64_t kAlignmentBytes = 512;
 
-  // An address for `bytes` (1 .. kLargestBytes); nothing: a block is needed.
+  // Returns an address for `bytes` (1 .. kLargestBytes); nothing: another block is needed.
   std::optional<uint64_t> take(uint64_t bytes);
   void add_block(uint64_t base);
-  // Returns memory of take(), with the same size. A block that is no longer used is taken out and returned, except the
-  // last.
+  // Takes memory of take() back, with the same size. Removes and returns a block without allocations, except the last
+  // block.
   std::optional<uint64_t> give(uint64_t address, uint64_t bytes);
 
  private:

@@ -1,4 +1,5 @@
-// The two mappings of a stretch of managed memory: the program's, at the server's address, and ours, always open.
+// The two mappings of a segment of managed memory: the program's, at the server's address, and the client's, always
+// open.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ class MappedPages final : public SegmentPages {
   MappedPages& operator=(const MappedPages&) = delete;
   ~MappedPages() override;
 
-  // Maps [begin, end), whole pages of zeros. `taken`: something lies there. One thread at a time.
+  // Maps [begin, end), whole pages of zeros. `taken`: another mapping is there. One thread at a time.
   Result map(uint64_t begin, uint64_t end, PageAccess access) noexcept;
 
   std::byte* memory() noexcept override { return ours_; }
@@ -26,7 +27,7 @@ class MappedPages final : public SegmentPages {
  private:
   uint64_t begin_ = 0, bytes_ = 0;
   std::byte* ours_ = nullptr;
-  uint64_t file_ = 0;  // which of the files there have been
+  uint64_t file_ = 0;  // the number of the file
   uint64_t file_offset_ = 0;
 };
 

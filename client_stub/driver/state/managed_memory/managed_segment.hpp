@@ -1,5 +1,5 @@
-// One stretch of managed memory in this process: its readable and writable parts at present, and the program's changes.
-// Plain data over memory and a way to protect it; knows no connection and no signal.
+// A segment of managed memory in this process: the parts that are readable and writable at present, and the program's
+// changes. Plain data over memory and a way to protect it; independent of connections and signals.
 #pragma once
 
 #include <cstddef>
@@ -17,16 +17,16 @@ inline constexpr uint64_t kPageBytes = 4096;
 
 enum class PageAccess : uint8_t { none, read, write };
 
-// The segment's dependencies. Offsets are the segment's.
+// The segment's dependencies. Offsets are relative to the segment.
 class SegmentPages {
  public:
   virtual ~SegmentPages() = default;
-  // The same bytes as the program's, always readable and writable here.
+  // The program's bytes, always readable and writable here.
   virtual std::byte* memory() noexcept = 0;
   // Sets the program's access to [offset, offset + bytes), whole chunks or the rest of the segment. False: the system
   // refuses.
   virtual bool protect(uint64_t offset, uint64_t bytes, PageAccess access) noexcept = 0;
-  // The first stretch at or behind `offset` that anybody has ever touched; false: none.
+  // Finds the first stretch at or behind `offset` that was ever touched. Returns false if there is none.
   virtual bool touched(uint64_t offset, uint64_t& begin, uint64_t& end) noexcept = 0;
 };
 
@@ -40,7 +40,7 @@ class SegmentPages {
 class ManagedSegment {
  public:
   static constexpr uint64_t kChunkBytes = 64u << 10;
-  // Chunks that are asked for in one go when the program reads one after the other.
+  // The largest number of chunks that are fetched at once when the program reads successive chunks.
   static constexpr uint64_t kWindowChunksMax = 64;
 
   struct Window {
@@ -48,39 +48,39 @@ class ManagedSegment {
   };
   enum class Need : uint8_t { nothing, data };
 
-  // `fresh`: else all is invalid. `bytes` > 0.
+  // `fresh`: all chunks are fresh; otherwise invalid. `bytes` > 0.
   ManagedSegment(SegmentPages& pages, uint64_t bytes, bool fresh);
 
   uint64_t bytes() const noexcept { return bytes_; }
-  // Is any chunk accessible or written to, so that handing over has something to do?
+  // Returns whether any chunk is accessible or written to, so that a hand-over has data.
   bool valid() const noexcept { return accessible_ != 0 || hidden_ != 0; }
   bool early() const noexcept { return early_ != 0; }
-  // Is something hidden, which only its owner can bring to the server?
+  // Returns whether any chunk is hidden, which only the owner can send to the server.
   bool hidden() const noexcept { return hidden_ != 0; }
 
-  // The program wants to read or write at `offset` and may not. Need::data: `window` has to be fetched and given to
-  // store(). `refused`: the system did not let us open the page.
+  // The program's access at `offset` has faulted. Need::data: `window` must be fetched and passed to store().
+  // `refused`: the system did not let the client open the page.
   Need fault(uint64_t offset, bool write, Window& window, bool& refused);
-  // The server's bytes of a window of fault(); the program's changes in hidden chunks stay. Opens them for reading,
-  // hidden ones for writing. False: the system refuses.
+  // Stores the server's bytes of a window of fault(); the program's changes in hidden chunks stay. Opens the chunks for
+  // reading, hidden ones for writing. Returns false if the system refuses.
   bool store(const Window& window, std::span<const std::byte> data, bool early);
 
-  // Closes accessible chunks, or early ones (work is done, and may have changed them), except for held chunks. Changes
-  // are kept hidden until show() has shown them.
+  // Closes accessible chunks, or only early ones (work is done and may have changed them), except held chunks. Changes
+  // stay hidden until show() has visited them.
   void close(bool early_only);
-  // The program's changes, from the chunk on where the last call ended; the changed bytes then count as the server's.
-  // True: more is to come, after about `bytes_max`. Nothing may be opened before the last call.
+  // Visits the program's changes, from the chunk on where the last call ended; the changed bytes then count as the
+  // server's. Returns true if more are left, after about `bytes_max`. Nothing may be opened before the last call.
   using Visit = std::function<void(wire::ByteChanges&)>;
   bool show(uint64_t bytes_max, const Visit& visit);
-  // Everything that is accessible is early from here on.
+  // All accessible chunks are early from here on.
   void note_work() noexcept;
 
-  // A held chunk stays accessible. The chunk must be accessible.
+  // A held chunk stays accessible. Precondition: it is accessible.
   void hold(uint64_t offset) noexcept;
   void release(uint64_t offset) noexcept;
   bool writable(uint64_t offset) const noexcept;
 
-  // Opens all for reading and writing as it is: the session has ended.
+  // Opens all chunks for reading and writing with their present content: the session has ended.
   void open();
 
  private:
@@ -110,7 +110,7 @@ class ManagedSegment {
   size_t accessible_ = 0;
   size_t hidden_ = 0;
   size_t early_ = 0;           // accessible ones that are early
-  size_t low_ = 0, high_ = 0;  // all that are not invalid are in [low_, high_)
+  size_t low_ = 0, high_ = 0;  // all chunks that are not invalid are in [low_, high_)
   size_t cursor_ = 0;          // of show()
   size_t next_ = 0;            // the chunk behind the last window
   uint64_t window_chunks_ = 1;

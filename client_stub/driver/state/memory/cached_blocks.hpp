@@ -14,8 +14,8 @@
 
 namespace gpuwire::client {
 
-// The key of a block: an allocation gets a block with an equal key, of the same size. Memory of pools belongs to a
-// stream, in whose order it was freed.
+// The key of a block: an allocation gets a block with an equal key, of the same size. Memory of a pool belongs to the
+// stream in whose order it was freed.
 struct BlockUse {
   RangeKind kind = RangeKind::device;  // or pool
   uint64_t context = 0;                // handle
@@ -31,9 +31,9 @@ struct CachedBlock {
   AddressRange range;
   BlockUse use;
   Clock::time_point since;
-  bool ahead = false;    // the program has never had it
-  bool known = false;    // it came ahead because earlier runs of the program allocated one like it
-  uint64_t leaving = 0;  // the free_at_rest frame that may have freed it, of which no answer has come; 0: none
+  bool ahead = false;    // prefetched: the program has never had it
+  bool known = false;    // profiled: prefetched because earlier runs allocated one like it
+  uint64_t leaving = 0;  // the free_at_rest frame that may have freed it and is unanswered; 0: none
 };
 
 class CachedBlocks {
@@ -42,17 +42,17 @@ class CachedBlocks {
 
   explicit CachedBlocks(uint64_t bytes_max) : bytes_max_(bytes_max) {}
 
-  // False: there is no room for it, or something of it is here already. May throw std::bad_alloc; nothing has changed
-  // then.
+  // Returns false if there is no room, or the map has a part of the block already. May throw std::bad_alloc; nothing
+  // has changed then.
   bool add(const CachedBlock& block);
-  // The newest that will do and does not leave.
+  // Returns the newest suitable block that does not leave.
   std::optional<CachedBlock> take(const BlockUse& use);
-  // How many there are of these, but for those that leave.
+  // Returns the number of suitable blocks that do not leave.
   size_t count(const BlockUse& use) const;
   template <class Choose>
   std::vector<CachedBlock> take_if(Choose&& choose) {
     std::vector<CachedBlock> taken;
-    taken.reserve(by_address_.size());  // nothing fails from here on
+    taken.reserve(by_address_.size());  // no failure from here on
     for (auto at = by_address_.begin(); at != by_address_.end();) {
       const auto next = std::next(at);
       if (choose(at->second)) {
@@ -67,19 +67,19 @@ class CachedBlocks {
   void for_each(Visit&& visit) const {
     for (const auto& [base, block] : by_address_) visit(block);
   }
-  // May change since when they are kept, and whether they leave.
+  // `visit` may change `since` and `leaving`.
   template <class Visit>
   void for_each(Visit&& visit) {
     for (auto& [base, block] : by_address_) visit(block);
   }
-  // The one at this address, or null.
+  // Returns the block at this address, or null.
   const CachedBlock* find(uint64_t address) const;
 
   bool empty() const { return by_address_.empty(); }
   size_t size() const { return by_address_.size(); }
-  uint64_t bytes() const { return bytes_; }                    // but for those that are known
+  uint64_t bytes() const { return bytes_; }                    // except profiled blocks
   uint64_t profiled_bytes() const { return profiled_bytes_; }  // kProfiledBytesMax at most
-  // All lie in [low(), high()); 0 and 0: there are none.
+  // All blocks lie in [low(), high()); 0 and 0: there are none.
   uint64_t low() const { return empty() ? 0 : by_address_.begin()->first; }
   uint64_t high() const { return empty() ? 0 : by_address_.rbegin()->second.range.end(); }
 
@@ -92,7 +92,7 @@ class CachedBlocks {
   const uint64_t bytes_max_;
   uint64_t bytes_ = 0, profiled_bytes_ = 0;
   ByAddress by_address_;                              // by first byte; disjoint
-  std::map<BlockUse, std::vector<uint64_t>> by_use_;  // their first bytes, the newest last; none is empty
+  std::map<BlockUse, std::vector<uint64_t>> by_use_;  // first bytes, the newest last; no list is empty
 };
 
 }  // namespace gpuwire::client

@@ -1,5 +1,5 @@
-// How many blocks of device memory a program is likely to allocate next: of a size of which it has allocated several
-// one after the other, as many again. Plain data; cached_memory.hpp has the rules.
+// Predicts how many blocks of device memory a program allocates next: if it has allocated several of a size in
+// succession, as many again. Plain data; cached_memory.hpp has the rules.
 #pragma once
 
 #include <cstddef>
@@ -14,16 +14,16 @@ class PrefetchDemand {
  public:
   using Clock = CachedBlock::Clock;
 
-  static constexpr unsigned kMissesMin = 2;                  // the second of a size is taken for the beginning of more
-  static constexpr std::chrono::milliseconds kMemory{1000};  // if it comes so soon after the one before
+  static constexpr unsigned kMissesMin = 2;                  // the second one of a size begins a series
+  static constexpr std::chrono::milliseconds kMemory{1000};  // if it follows the first within this time
   static constexpr uint32_t kFirstBlocks = 2, kBlocksMax = wire::kPrefetchedBlocksMax;
-  static constexpr size_t kUsesMax = 64;  // remembered at the same time
+  static constexpr size_t kUsesMax = 64;  // stored at the same time
 
-  // The program has allocated one of this use; `missed`: there was none for it here. `available`: how many are left, or
-  // on their way. Gives how many more to ask for: twice as many as the last time, when half of those are used. May
+  // The program has allocated a block of this use; `missed`: none was cached. `available` is the number of cached and
+  // requested blocks. Returns the number to request: twice as many as the last time, when half of those are used. May
   // throw std::bad_alloc.
   uint32_t allocated(const BlockUse& use, bool missed, size_t available, Clock::time_point now);
-  // The prefetched blocks were freed unused: the demand begins again.
+  // Prefetched blocks were freed unused, so the demand begins again.
   void forget(const BlockUse& use) { demands_.erase(use); }
   void forget_context(uint64_t context);
   void forget_all() { demands_.clear(); }

@@ -1,6 +1,5 @@
-// When the blocks that earlier runs of the program have allocated are asked for: with the first block that it
-// allocates on a device, and again when it goes on as they did and has none of them left. cached_memory.hpp has the
-// rules.
+// Decides when the blocks of earlier runs of the program are requested: with the first block that it allocates on a
+// device, and again when it repeats those runs and has none of the blocks left. cached_memory.hpp has the rules.
 #pragma once
 
 #include <chrono>
@@ -23,21 +22,21 @@ class ProfiledDemand {
   static constexpr std::chrono::seconds kFirstWhile{10};
   static constexpr unsigned kAsksMax = 8;  // for one device
 
-  // The program is about to allocate a block on the device which is not here. Gives the sizes of the others that are to
-  // be asked for. `here`: those of blocks that have come, or are on their way.
+  // The program is about to allocate a block on the device that is not cached. Returns the sizes of the other blocks to
+  // request. `here` has the sizes of blocks that are cached or requested.
   std::vector<uint64_t> missed(int device, uint64_t bytes, const std::vector<uint64_t>& here, Clock::time_point now);
   // The program has allocated a block that it did not allocate before.
   void allocated(int device, uint64_t bytes, Clock::time_point now);
   // The recording period is over: later reports have no effect.
   bool over() const noexcept { return over_; }
-  // The program ends: unused entries are forgotten.
+  // The program ends: removes unused entries from the profile.
   void ended();
 
  private:
-  // Null: the first while is over.
+  // Null: the recording period is over.
   ProfiledAllocations* known(Clock::time_point now);
 
-  std::optional<ProfiledAllocations> known_;  // once the program allocates
+  std::optional<ProfiledAllocations> known_;  // set when the program allocates
   Clock::time_point until_;
   bool over_ = false;
   std::map<int, unsigned> asks_;  // by device

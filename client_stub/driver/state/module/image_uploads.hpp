@@ -1,4 +1,5 @@
-// Which program images are on their way to the server: two threads that sent the same one at once would mix its pieces.
+// The locks of program images in transit to the server: two threads that sent the same image at once would mix its
+// pieces.
 #pragma once
 
 #include <array>
@@ -10,19 +11,20 @@
 
 namespace gpuwire::client {
 
-// Those of one session. Any thread.
+// Those of one session. Thread: any.
 class ImageUploads final : public SessionPart {
  public:
   explicit ImageUploads(SessionParts& parts) noexcept : SessionPart(parts) {}
 
-  // Held while an image is offered and sent; its digest's first byte says which. Held while the server is waited for.
+  // The lock that a thread holds while it offers and sends an image, and waits for the server; the digest's first byte
+  // selects it.
   std::mutex& lock_for(uint8_t digest_byte) noexcept { return locks_[digest_byte % locks_.size()]; }
 
   void ended(SessionEnd) noexcept override {}      // a thread that waits for the server gets the session's error
-  void after_fork_in_child() noexcept override {}  // nobody there sends
+  void after_fork_in_child() noexcept override {}  // no thread of a child sends
 
  private:
-  static constexpr size_t kUploadsMax = 8;  // at once; the server takes twice as many
+  static constexpr size_t kUploadsMax = 8;  // concurrent uploads; the server accepts twice as many
   std::array<std::mutex, kUploadsMax> locks_;
 };
 

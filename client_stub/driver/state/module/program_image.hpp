@@ -1,5 +1,5 @@
-// A program image (fat binary, cubin or PTX) on its way to the server: recognised, reduced to the parts that the
-// server's devices can run, digested.
+// A program image (fat binary, cubin or PTX) for the server: recognised, reduced to the parts that the server's devices
+// can run, digested.
 #pragma once
 
 #include <cuda.h>
@@ -20,7 +20,7 @@
 
 namespace gpuwire::client {
 
-// For which devices an image is chosen.
+// The devices for which an image is chosen.
 struct ImageTarget {
   std::vector<fatbin::ComputeCapability> devices;  // not empty
   bool ptx_only = false;                           // the software device runs no cubins
@@ -38,7 +38,7 @@ class ProgramImage {
 
   uint64_t bytes() const noexcept { return head_.size() + body_.size(); }
   const Digest& digest() const noexcept { return digest_; }
-  // The image's facts about its kernels' parameters. Decompresses and reads all of it.
+  // Reads the parameters of the image's kernels. Decompresses and reads all of it.
   fatbin::KernelParameterTable kernel_parameters() const;
   // Fills `out` with the bytes from `offset` on; offset + out.size() <= bytes().
   void read(uint64_t offset, std::span<std::byte> out) const noexcept;
@@ -47,10 +47,10 @@ class ProgramImage {
   // bytes are copied; without, they must live as long as the object. PTX text includes its terminating zero.
   static tl::expected<std::shared_ptr<const ProgramImage>, ImageError> select(const void* image,
                                                                               const ImageTarget& target, bool keep);
-  // The same for a file's contents, which need not be well-formed.
+  // As above, for a file's contents, which need not be well-formed.
   static tl::expected<std::shared_ptr<const ProgramImage>, ImageError> select_from_file(std::vector<uint8_t> contents,
                                                                                         const ImageTarget& target);
-  // Bytes of any kind, as they are; they must live as long as the object.
+  // Bytes of any kind, unchanged; they must live as long as the object.
   static std::shared_ptr<const ProgramImage> whole(std::span<const uint8_t> bytes);
 
  private:
@@ -65,7 +65,7 @@ class ProgramImage {
   Digest digest_{};
 };
 
-// The minimal test whether an address may be an image, without reading more than its first bytes.
+// Returns whether an address may be an image, from its first bytes alone.
 bool looks_like_image(const void* image) noexcept;
 
 }  // namespace gpuwire::client

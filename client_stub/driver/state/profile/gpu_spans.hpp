@@ -1,5 +1,5 @@
-// The times of a session's work on the GPU: requested when the session begins, sent by its server in notices, written
-// into the profile.
+// The times of a session's work on the GPU: the client requests them when the session begins, the server sends them in
+// notices, and the client writes them into the profile.
 #pragma once
 
 #include <cstdint>
@@ -21,32 +21,32 @@ struct ClockOffset {
   int64_t ns = 0;
   uint64_t error_ns = 0;  // it may be wrong by as much
 };
-// From one reading of the server's clock, which lies between two of ours. If both seem to be one clock, nothing has to
-// be added.
+// Computes the offset from one reading of the server's clock between two of the client's. If both seem to be one clock,
+// the offset is 0.
 ClockOffset clock_offset(uint64_t before_ns, uint64_t server_ns, uint64_t after_ns, bool same_machine) noexcept;
 
 class GpuSpans final : public SessionPart {
  public:
-  // Bounds of the memory that a server may make us use.
+  // Bounds of the memory that a server may make the client use.
   static constexpr size_t kNamesMax = 64 * 1024;
   static constexpr size_t kNamesBytesMax = 32 << 20;
   static constexpr size_t kNameBytesMax = 4096;
-  static constexpr size_t kTracksMax = 16 * 1024;  // streams; the spans of more are written into one track
+  static constexpr size_t kTracksMax = 16 * 1024;  // streams; further streams share one track
   // A span cannot end later than now, except for the clocks' difference.
   static constexpr uint64_t kAheadNsMax = 60'000'000'000;
 
   GpuSpans(ServerSession& session, SessionParts& parts) noexcept : SessionPart(parts), session_(session) {}
 
-  // If a profile is being written: before the session's first call. Some round trips.
+  // Begins if a profile is being written. Precondition: the session has made no call. Costs some round trips.
   void begin() noexcept;
-  // The program ends, and the session still lives: takes the remaining spans. Some round trips.
+  // Takes the remaining spans. Precondition: the program ends, and the session still lives. Costs some round trips.
   void finish() noexcept;
 
-  // A notice; on the thread that reads the connection. Invalid parts are left out.
+  // A notice. Thread: the reading one. Invalid parts are ignored.
   void told(const schema::ProfileSpans::Reader& spans);
 
   void ended(SessionEnd) noexcept override {}
-  // The child has no session, and reads none.
+  // A child has no session and reads nothing.
   void after_fork_in_child() noexcept override {}
 
  private:

@@ -19,13 +19,13 @@ CUresult initialise_process() noexcept;
 // server can be reached. The first call connects, for the cuInit that follows, and leaves the process uninitialised, so
 // a child of fork() may still begin its own session.
 int driver_version() noexcept;
-// The server's own, whatever the stub knows. 0: no server has been in reach yet.
+// The server's own version, even above the stub's. 0: no server has been reached.
 int server_driver_version() noexcept;
 
-// A process over a session that is connected: initialise_process(), and the tests. Publishes it.
+// Makes and publishes a process over a connected session, for initialise_process() and the tests.
 CUresult install_process(std::unique_ptr<ServerSession> server, const char* visible_devices) noexcept;
 CUresult install_process(std::unique_ptr<Session> connection, const char* visible_devices) noexcept;
-// Tests only: as if the process had never been initialised.
+// Tests only: makes the process uninitialised.
 void uninstall_process_for_test() noexcept;
 
 }  // namespace gpuwire::client

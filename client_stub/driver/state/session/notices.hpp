@@ -1,4 +1,4 @@
-// What the server tells unasked.
+// The notices of a server.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace gpuwire::client {
 
 class ServerSession;
 
-// To one session. Runs on whichever thread reads the connection; takes only leaf locks.
+// The notices of one session. Thread: the one that reads the connection. Lock: only leaf locks.
 class Notices final : public NoticeHandler {
  public:
   Notices(ServerSession& session, SessionParts& parts) noexcept : session_(session), parts_(parts) {}
@@ -27,14 +27,14 @@ class Notices final : public NoticeHandler {
 
  private:
   ServerSession& session_;
-  SessionParts& parts_;  // told when the session breaks off
-  // The notice's bulk has been stored, or there was no place for it. Throws: the copy is said to have gone well, and
-  // not all of its bytes have come.
+  SessionParts& parts_;  // notified of the session's loss
+  // The notice's bulk has been stored or discarded. Throws if the copy is reported as successful without all of its
+  // bytes.
   void copy_came(uint64_t sequence, uint64_t offset, bool last, bool well);
 
   std::vector<std::byte> text_;                    // the bulk of an output notice
-  uint64_t copied_bytes_ = 0;                      // of the copy_data notice in hand: those that have a place
-  std::unordered_map<uint64_t, uint64_t> copied_;  // of copies that come in several pieces: how much has come, by frame
+  uint64_t copied_bytes_ = 0;                      // of the present copy_data notice: bytes that are stored
+  std::unordered_map<uint64_t, uint64_t> copied_;  // of copies in several pieces: the received bytes, by frame
 };
 
 }  // namespace gpuwire::client

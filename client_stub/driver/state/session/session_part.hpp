@@ -1,6 +1,5 @@
-// What a server session is made of. Each part is told of the two things that happen to a session as a whole: its end,
-// and fork(). A part registers itself when it is made, and cannot be made without saying what it does then, so none can
-// be forgotten.
+// A part of a server session. Each part is notified of the two events of a whole session: its end, and fork(). The
+// constructor registers the part, and each part must define its actions, so none can be forgotten.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +10,10 @@ namespace gpuwire::client {
 class SessionParts;
 
 enum class SessionEnd : uint8_t {
-  // The connection is over, not by our doing. On whichever thread found out: leaf locks alone, no stdio, nothing that
-  // waits.
+  // The connection is lost. Thread: the one that detected the loss. The part takes leaf locks only, uses no stdio, and
+  // does not wait.
   lost,
-  // The program ends, and the connection has been closed. Another thread may still be in the middle of reading. With no
-  // lock held.
+  // The program ends, and the connection has been closed. Another thread may still be reading. Lock: none.
   closed,
 };
 
@@ -25,11 +23,11 @@ class SessionPart {
   SessionPart& operator=(const SessionPart&) = delete;
   virtual ~SessionPart() = default;
 
-  // Nothing can be sent any more; later calls of the program fail. May come twice: first lost, then closed.
+  // Nothing can be sent any more; later calls of the program fail. May be called twice: first lost, then closed.
   virtual void ended(SessionEnd how) noexcept = 0;
-  // In the child after fork(), which never uses the session again: its locks may have been held, and its containers
-  // been half changed, by threads that no longer exist. What the child can still reach, whether by memory it has
-  // inherited or by returning from a function of its own that we called, must not stand still or fault.
+  // In the child after fork(), which never uses the session again: threads that no longer exist may have held its locks
+  // and left its containers half changed. Code that the child can still reach, by inherited memory or by returning from
+  // a function of its own that the client called, must neither block nor fault.
   virtual void after_fork_in_child() noexcept = 0;
 
  protected:
@@ -40,8 +38,8 @@ class SessionPart {
   SessionPart* next_ = nullptr;
 };
 
-// The parts of one session, in the order in which they were made. They live as long as it does. Parts are made by one
-// thread, before anything is told.
+// The parts of one session, in the order of their construction. They live as long as the session. One thread makes
+// them, before any notification.
 class SessionParts {
  public:
   SessionParts() = default;
@@ -54,7 +52,7 @@ class SessionParts {
  private:
   friend class SessionPart;
   SessionPart* first_ = nullptr;
-  SessionPart** end_ = &first_;  // where the next one is hung
+  SessionPart** end_ = &first_;  // where the next part is linked
 };
 
 }  // namespace gpuwire::client

@@ -1,7 +1,7 @@
-// The stub's state of streams and events, by which queries and most synchronisation need not ask the server.
+// The client's state of streams and events, which answers queries and most synchronisation without the server.
 //
-// All times are sequences of frames: work sent with sequence s is known to be done when some `done` that covers its
-// stream is >= s.
+// All times are sequences of frames: work that was sent with sequence s is known to be done when a `done` that covers
+// its stream is >= s.
 #pragma once
 
 #include <cuda.h>
@@ -15,15 +15,14 @@ class ServerSession;
 struct Caller;
 struct ContextState;
 
-// Raises `value` to at least `to`. Release, partner: the acquire loads of `done` in stream_idle() and its like; a
-// thread that sees that a copy is done also sees the bytes that the reading thread stored before.
+// Raises `value` to at least `to`. Release; partners: the acquire loads of `done` in stream_idle() and similar
+// functions. A thread that sees that a copy is done also sees the bytes that the reading thread stored before.
 inline void raise(std::atomic<uint64_t>& value, uint64_t to) noexcept {
   uint64_t seen = value.load(std::memory_order_relaxed);
   while (seen < to && !value.compare_exchange_weak(seen, to, std::memory_order_release, std::memory_order_relaxed)) {}
 }
 
-// Type-stable: recycled into other streams, never freed, because a notice may be about a stream that is being
-// destroyed.
+// Type-stable: recycled for other streams, never freed, because a notice may concern a stream that is being destroyed.
 struct StreamState {
   std::atomic<uint64_t> handle{0};  // wire handle; 0 for the NULL stream and between two lives
   ContextState* context = nullptr;
@@ -33,12 +32,12 @@ struct StreamState {
   std::atomic<uint64_t> work{0};     // newest frame that sent work here
   std::atomic<uint64_t> done{0};
   std::atomic<uint64_t> watched{0};  // newest watch_stream frame sent for it
-  std::atomic<uint64_t> asked{0};    // ServerSession::progress() when the server last said that it is not ready
+  std::atomic<uint64_t> asked{0};    // ServerSession::progress() when the server last reported that it is not ready
   std::atomic<int32_t> failed{0};    // the failure in a completion notice, until reported
-  std::atomic<uint64_t> capture{0};  // id of the capture it takes part in, capture.hpp; 0: none
+  std::atomic<uint64_t> capture{0};  // id of its capture, capture.hpp; 0: none
 };
 
-// Type-stable, as streams.
+// Type-stable, like streams.
 struct EventState {
   std::atomic<uint64_t> handle{0};
   ContextState* context = nullptr;
@@ -56,54 +55,57 @@ struct EventState {
                                      // and was asked about: the next one is watched, too. A hint: relaxed
   std::atomic<int32_t> failed{0};
   std::atomic<uint64_t> capture{0};  // its newest record was in a capturing stream: the capture's id
-  // The server may record it by itself, as graphs with a node for it do: newest_record(). Stays until the event ends.
+  // The server may record the event by itself, as graphs with a node for it do: newest_record(). Stays set until the
+  // event ends.
   std::atomic<bool> foreign{false};
 };
 
-// Does the stream synchronise with the NULL stream?
+// Returns whether the stream synchronises with the NULL stream.
 inline bool is_blocking(const StreamState& stream) noexcept { return !(stream.flags & CU_STREAM_NON_BLOCKING); }
 
-// The state behind a wire stream handle (0 and 1: the context's NULL stream). Null: not known.
+// Returns the state behind a wire stream handle (0 and 1: the context's NULL stream). Null: unknown.
 StreamState* find_stream(const ContextState* context, uint64_t wire_stream) noexcept;
 EventState* find_event(CUevent event) noexcept;
 
-// Handles with state attached; 0: too many. Flags and priority are set by the creator before it hands the handle out.
+// Returns a handle with state; 0: too many. The creator sets flags and priority before it returns the handle to the
+// program.
 uint64_t create_stream_handle(ServerSession* session, ContextState* context) noexcept;
 uint64_t create_event_handle(ServerSession* session, ContextState* context) noexcept;
-// End a handle and recycle its state. False: was not known.
+// Ends a handle and recycles its state. Returns false if the handle is unknown.
 bool forget_stream_handle(uint64_t handle) noexcept;
 bool forget_event_handle(uint64_t handle) noexcept;
 
-// All work that was sent to the context up to `sequence` is done (a context was synchronised), and the program learns
-// of it.
+// All work that was sent to the context up to `sequence` is done, and the program learns of it (a context was
+// synchronised).
 void note_context_done(ContextState& context, uint64_t sequence) noexcept;
-// The same for one stream of a context of this session.
+// As above, for one stream of a context of this session.
 void note_stream_done(ServerSession& session, StreamState& stream, uint64_t sequence) noexcept;
 // This record of the event is done, and with it the earlier work of its stream. The program does not learn of it.
 void note_event_done(EventState& event, uint64_t record) noexcept;
-// Is there nothing on the stream, or in the context, that is not known to be done?
+// Returns whether all work in the stream, or in the context, is known to be done.
 bool stream_idle(const StreamState& stream) noexcept;
 bool context_idle(const ContextState& context) noexcept;
-// May other processes record it or wait for it? Then its state is unknown here, and a request about it has reached the
-// server's driver when the call returns: the program informs the other process by ways of its own.
+// Returns whether other processes may record the event or wait for it. Its state is then unknown here, and a request
+// about it has reached the server's driver when the call returns: the program notifies the other process through its
+// own channels.
 inline bool is_shared(const EventState& event) noexcept { return (event.flags & CU_EVENT_INTERPROCESS) != 0; }
-// The frame by which the event was recorded last, as far as is known here; 0: never.
+// The frame of the event's newest record, as far as the client knows; 0: never.
 struct NewestRecord {
   uint64_t sequence = 0;
-  // By a call of the client. Otherwise the event is foreign, and a graph that was launched since may have recorded it,
-  // or nobody (the recording graph is not remembered): only the server's statement about the event itself proves that
-  // it is done.
+  // A call of the client made the record. Otherwise the event is foreign, and a graph that was launched since may have
+  // recorded it, or no graph (the client does not track which graph records it): only the server's report about the
+  // event proves that it is done.
   bool own = true;
 };
 NewestRecord newest_record(const EventState& event) noexcept;
-// Is the newest record of the event known to be done (or was there none)? Never so of a shared one.
+// Returns whether the newest record of the event is known to be done, or there was none. Always false for a shared
+// event.
 bool event_done(const EventState& event) noexcept;
-// A call of the client records the event with this frame; `capture`: that of the stream, 0: none.
-// `after_all`: only when all is done that the stream was sent before, which an event in a launch's attributes need not
-// wait for.
+// A call of the client records the event with this frame; `capture` is that of the stream, 0: none. `after_all`: the
+// record waits for all earlier work of the stream; an event in a launch's attributes may not.
 void note_record(const Caller& caller, EventState& event, uint64_t wire_stream, uint64_t capture, uint64_t sequence,
                  bool after_all = true) noexcept;
-// Not a stream: for records that a NULL stream's progress says nothing about.
+// No stream: for records whose completion a NULL stream's progress does not prove.
 inline constexpr uint64_t kNoStream = ~uint64_t(0);
 
 }  // namespace gpuwire::client

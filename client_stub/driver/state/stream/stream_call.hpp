@@ -1,4 +1,4 @@
-// The beginning of every call about a stream.
+// The begin of every call about a stream.
 #pragma once
 
 #include <cuda.h>
@@ -10,9 +10,9 @@
 
 namespace gpuwire::client {
 
-// Resolves the program's stream argument, and the context the call belongs to: the stream's own, or the current one for
-// the default streams. A look-up: sends nothing. Later frames pass before_work(), in the forward functions if not
-// before. `error`: not success: return it, and nothing else is set.
+// Resolves the program's stream argument, and the context of the call: the stream's own, or the current one for the
+// default streams. Sends nothing. Later frames execute before_work(), at the latest in the forward functions. `error`
+// other than success: the call returns it, and nothing else is set.
 struct StreamCall {
   Caller caller;
   uint64_t wire_stream = 0;
@@ -41,7 +41,7 @@ struct StreamCall {
     if (!state) error = CUDA_ERROR_INVALID_HANDLE;
   }
 
-  // For the forward functions, which pass the resolved stream on unchanged.
+  // For the forward functions, which pass the resolved stream unchanged.
   CUstream stream() const noexcept { return reinterpret_cast<CUstream>(wire_stream); }
 };
 

@@ -1,4 +1,4 @@
-// Waiting for the work of a stream.
+// Waits for the work of a stream.
 #pragma once
 
 #include <cuda.h>
@@ -7,12 +7,12 @@
 
 namespace gpuwire::client {
 
-// All sent work is known to be done. A failure that a watch found is returned once, and recorded in the context.
+// Records that all sent work is done. Returns a failure that a watch found, once, and records it in the context.
 CUresult finished(const StreamCall& on) noexcept;
-// A stream that captures is at rest only when the capture is over.
+// A capturing stream is at rest only after the capture.
 CUresult refuse_captured(const StreamCall& on) noexcept;
 CUresult wait_for_stream(StreamCall& on);
-// The wait of our own calls: cuStreamSynchronize, which a program may not call while it captures elsewhere.
+// The wait of the client's own calls: a program may not call cuStreamSynchronize while it captures elsewhere.
 CUresult synchronise_stream(CUstream stream, bool per_thread);
 
 }  // namespace gpuwire::client

@@ -1,5 +1,5 @@
-// Which blocks of device memory earlier runs of this program have allocated in their first while: those are asked for
-// ahead when it allocates the first.
+// The blocks of device memory that earlier runs of this program allocated at their start. The client prefetches them
+// when the program allocates the first.
 #pragma once
 
 #include <cstddef>
@@ -16,21 +16,22 @@
 namespace gpuwire::client {
 
 inline constexpr uint64_t kProfiledDevicesMax = 64;
-inline constexpr size_t kProfiledSizesMax = 1024;  // of one run; more are not told apart
+inline constexpr size_t kProfiledSizesMax = 1024;  // of one run; further ones are not distinguished
 
-// The section "memory" of one program: a line for each block, in the order in which they were first allocated. One
-// thread at a time.
+// The section "memory" of one program: a line for each block, in the order of their first allocation. One thread at a
+// time.
 class ProfiledAllocations {
  public:
   explicit ProfiledAllocations(std::shared_ptr<WarmStart> program);
 
-  // The sizes, in bytes, of what earlier runs had on the device and this one has not: one for each block, in order.
+  // Returns the sizes, in bytes, of blocks that earlier runs had on the device and this run has not: one for each
+  // block, in order.
   std::vector<uint64_t> awaited(int device) const;
-  // This run has allocated one that was none of its own before.
+  // This run has allocated a block that it did not have before.
   void used(int device, uint64_t bytes);
-  // Has this run had less than half of what was known of its devices, in blocks or in bytes?
+  // Returns whether this run has used less than half of its devices' entries, in blocks or in bytes.
   bool mostly_unused() const;
-  // From now on only those of its devices are known that this run has had: the others are not what the program is now.
+  // Removes the entries of this run's devices that it has not used: the program has changed.
   void forget_unused();
 
  private:
@@ -38,17 +39,17 @@ class ProfiledAllocations {
 
   struct Block {
     Size size;
-    uint32_t number = 0;  // of its size, from 1 on: what two processes write about the same block is the same
+    uint32_t number = 0;  // among blocks of its size, from 1 on: equal in two processes for one block
   };
   static std::string line_of(const Block& block);
-  // False: it is known already, or there are as many as may be.
+  // Returns false if the entry exists, or the section is full.
   bool add(const Block& block);
   bool is_used(const Block& block) const;
   bool uses_device(int device) const;
 
   const std::shared_ptr<WarmStart> program_;
   std::vector<Block> blocks_;
-  size_t earlier_ = 0;             // so many of them were known from the start
+  size_t earlier_ = 0;             // the number of entries from earlier runs
   std::map<Size, uint32_t> used_;  // how many
 };
 

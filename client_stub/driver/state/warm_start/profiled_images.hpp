@@ -1,5 +1,5 @@
-// Which libraries and modules earlier runs of this program have used: those are loaded ahead when it begins to use the
-// first.
+// The libraries and modules that earlier runs of this program used. The client prefetches them when the program uses
+// the first.
 #pragma once
 
 #include <cstddef>
@@ -17,33 +17,32 @@ namespace gpuwire::client {
 
 inline constexpr size_t kProfiledImagesMax = 256;  // of one program
 
-// An image, what the program makes of it (a library or a module), and the first kernel of it that was used.
+// An image, its form in the program (library or module), and its first used kernel.
 struct ProfiledImage {
   wire::HandleKind kind;
   ProgramImage::Digest digest;
   std::string kernel;
 };
 
-// The section "images" of one program: a line for each, in the order in which they were first used. One thread at a
-// time.
+// The section "images" of one program: a line for each image, in the order of first use. One thread at a time.
 class ProfiledImages {
  public:
   explicit ProfiledImages(std::shared_ptr<WarmStart> program);
 
-  // Those that earlier runs used.
+  // Returns the images of earlier runs.
   std::span<const ProfiledImage> earlier() const noexcept { return {images_.data(), earlier_}; }
-  bool holds(const ProgramImage::Digest& image) const noexcept;  // in whatever form
+  bool holds(const ProgramImage::Digest& image) const noexcept;  // in any form
 
-  // This run has used a kernel of an image for the first time.
+  // This run has used a kernel of the image for the first time.
   void used(wire::HandleKind kind, const ProgramImage::Digest& image, std::string_view kernel);
   bool is_used(const ProgramImage::Digest& image) const noexcept { return used_.contains(image); }
-  // From now on only those are known that this run has used: the others are not what the program is now.
+  // Removes the images that this run has not used: the program has changed.
   void forget_unused();
 
  private:
   const std::shared_ptr<WarmStart> program_;
   std::vector<ProfiledImage> images_;
-  size_t earlier_ = 0;  // so many of them were known from the start
+  size_t earlier_ = 0;  // the number of images from earlier runs
   std::set<ProgramImage::Digest> used_;
 };
 

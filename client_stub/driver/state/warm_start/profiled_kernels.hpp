@@ -1,6 +1,6 @@
-// Which kernels of an image earlier programs of the user have looked up: they are asked for together with the first one
-// that this program looks up, so that they cost one round trip and not one each. Kernels that nobody has used are not:
-// the server's driver loads a kernel onto the card when it is asked about it.
+// The kernels of an image that earlier programs of the user looked up. The client asks for them together with the first
+// kernel that this program looks up, in one round trip. It does not ask for unused kernels, because the server's driver
+// loads a kernel onto the GPU when it is asked about it.
 #pragma once
 
 #include <memory>

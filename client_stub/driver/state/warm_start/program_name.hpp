@@ -1,4 +1,4 @@
-// Which program this process runs, as what its earlier runs have written down is found by.
+// The identity of this process's program, under which its earlier runs stored their profile.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,15 @@
 
 namespace gpuwire::client {
 
-// What of an interpreter's arguments, the first of which is its own name, says what it runs: the script's file, or what
-// follows `-c` or `-m`. Of other executables, and of an interpreter that is told nothing: empty.
+// Returns the interpreter's argument that names the program: the script's file, or the text behind `-c` or `-m`.
+// `arguments` begins with the interpreter's own name. Empty for other executables, and for an interpreter without a
+// program.
 std::string script_of(const std::string& executable, std::span<const std::string> arguments);
 
-// Digest of the executable (its path, size and time) and the script (its path). Nothing: the system does not say.
+// Returns a digest of the executable (path, size and time) and the script (path). Nothing: the system cannot answer.
 ProgramImage::Digest program_digest(const std::string& executable, uint64_t bytes, int64_t changed_ns,
                                     const std::string& script);
-// Those of this process.
+// The name and digest of this process.
 ProgramImage::Digest own_program_digest();
 
 }  // namespace gpuwire::client
