@@ -24,8 +24,9 @@ size_t piece_bytes_of(size_t bytes) {
 }
 
 // The offset in the block is half a page away from the offset of the program's bytes in their page. The CPU mistakes a
-// load for one of a recent store at the same offset of another page, and waits for the store. Between large blocks of
-// malloc(), which begin 16 bytes behind a page, and whole pages, this makes a copy two to four times as slow.
+// load for one of a recent store at the same offset of another page, and waits for the store. Without this
+// distance, a copy between a large block of malloc(), which begins 16 bytes behind a page, and whole pages takes two to
+// four times as long.
 size_t place_beside(const std::byte* memory) {
   return (reinterpret_cast<uintptr_t>(memory) + kStagedPageBytes / 2) % kStagedPageBytes / kPlaceGrain * kPlaceGrain;
 }

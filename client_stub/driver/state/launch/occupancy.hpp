@@ -52,9 +52,8 @@ class OccupancyPrefetch {
 
 // Returns the answer from the function's cache, or from the server; caches it.
 OccupancyAnswer occupancy_answer(const Caller& caller, FunctionState& function, const OccupancyQuestion& question);
-// The stream of the configuration selects the context, and NULL the current one (CUDA driver API,
-// cuOccupancyMaxActiveClusters). The query sends no work to the stream, so a capture does not matter: if the stream
-// belongs to the current context, the NULL stream is sent instead.
+// Replaces the NULL stream by another stream of the current context. The stream only selects the context (CUDA driver
+// API, cuOccupancyMaxActiveClusters): the query sends no work to it, so captures must not refuse the call.
 CUlaunchConfig without_null_stream(CUlaunchConfig config);
 // Returns the blocks per multiprocessor, on the device of the caller's context. Waits the first time.
 CUresult occupancy_blocks(const Caller& caller, FunctionState& function, int block_threads, size_t dynamic_bytes,

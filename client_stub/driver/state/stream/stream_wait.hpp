@@ -7,7 +7,8 @@
 
 namespace gpuwire::client {
 
-// Records that all sent work is done. Returns a failure that a watch found, once, and records it in the context.
+// Returns a failure that a watch found, once, and records it in the context. Precondition: all sent work is known to be
+// done.
 CUresult finished(const StreamCall& on) noexcept;
 // A capturing stream is at rest only after the capture.
 CUresult refuse_captured(const StreamCall& on) noexcept;

@@ -17,7 +17,7 @@ std::string script_of(const std::string& executable, std::span<const std::string
 // Returns a digest of the executable (path, size and time) and the script (path). Nothing: the system cannot answer.
 ProgramImage::Digest program_digest(const std::string& executable, uint64_t bytes, int64_t changed_ns,
                                     const std::string& script);
-// The name and digest of this process.
+// Returns the digest of this process's program.
 ProgramImage::Digest own_program_digest();
 
 }  // namespace gpuwire::client
