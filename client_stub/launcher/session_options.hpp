@@ -17,14 +17,14 @@ class CommandLine;
 namespace gpuwire::launcher {
 
 struct SessionOptions {
-  std::string server;                        // as docs/cli.md says, or several with commas; empty: not said
-  std::string use;                           // a profile of the configuration files; empty: not said
-  std::string identity, authorities, token;  // files; empty: not said
-  unsigned gpus = 0;                         // 0: not said
-  uint64_t memory_bytes = 0;                 // 0: not said
-  std::string gpu_type;                      // empty: not said
+  std::string server;                        // as in docs/cli.md, or several with commas; empty: not set
+  std::string use;                           // a profile of the configuration files; empty: not set
+  std::string identity, authorities, token;  // files; empty: not set
+  unsigned gpus = 0;                         // 0: not set
+  uint64_t memory_bytes = 0;                 // 0: not set
+  std::string gpu_type;                      // empty: not set
   bool no_wait = false;
-  std::string transport;  // auto, tcp, shm or rdma; empty: not said
+  std::string transport;  // auto, tcp, shm or rdma; empty: not set
   bool no_progress = false;
 };
 

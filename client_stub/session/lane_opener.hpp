@@ -55,7 +55,7 @@ class LaneOpener {
   // so; read as a hint, so relaxed is enough.
   std::atomic<uint64_t> worth_from_{kBulkBytesMin};
   std::atomic<bool> opening_{false};   // release when the thread has done, acquire before another one
-  std::atomic<bool> stopping_{false};  // relaxed: looked at between two lanes
+  std::atomic<bool> stopping_{false};  // relaxed: read between two lanes
 };
 
 }  // namespace gpuwire::client

@@ -10,7 +10,7 @@
 namespace gpuwire::client {
 
 struct ServerWish {
-  unsigned gpus = 0;     // 0: not said
+  unsigned gpus = 0;     // 0: not set
   std::string gpu_type;  // as wire::is_of_type() has it; empty: any
 };
 

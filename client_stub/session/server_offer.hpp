@@ -27,7 +27,7 @@ struct ServerOffer {
     unknown,  // the server gives no answer: its release is older, or the tenant asks too often
   };
   Start start = Start::unknown;
-  bool absent = false;              // with `no`: nobody takes connections there
+  bool absent = false;              // with `no`: no server accepts connections there
   uint64_t place = 0, waiting = 0;  // with `queued`; the place counts from 1
   std::optional<uint64_t> after_s;  // with `queued`: the server's estimate of the time until the start
   std::string why;                  // with `queued` and `no`; one line without effects on a terminal

@@ -10,7 +10,7 @@
 
 namespace gpuwire::client {
 
-// One thread at a time. In the child after fork() as in the parent.
+// One thread at a time; also usable in the child after fork().
 class ArrayFile {
  public:
   static constexpr int kLockTriesMax = 5000;  // 1 ms apart; another process holds the lock for one write
@@ -20,7 +20,7 @@ class ArrayFile {
   ArrayFile(const ArrayFile&) = delete;
   ArrayFile& operator=(const ArrayFile&) = delete;
 
-  // A new file holds an empty array. The error says which file, and why not.
+  // A new file holds an empty array. The error names the file and the reason.
   bool open(const char* path, std::string& error);
   bool is_open() const noexcept { return bool(file_); }
 

@@ -1,4 +1,4 @@
-// CallClass says what a call of the driver sends, as the description of the API has it.
+// CallClass is the kind of frame that a call of the driver sends, from the API description.
 #pragma once
 
 #include <cstdint>

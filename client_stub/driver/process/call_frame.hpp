@@ -1,5 +1,5 @@
-// The boundary with the program: the common steps of every export around its body. The program finds its thread as it
-// left it, and a call that is left by other ways than by returning releases what it held.
+// The boundary with the program: the steps of every export around its body. The program's thread is unchanged after the
+// call, and a call that ends without a return releases everything that it held.
 #pragma once
 
 #include <cerrno>
@@ -8,21 +8,22 @@
 namespace gpuwire::client {
 
 class CallFrame;
-// The innermost call that the thread is in, or was in when it left it by siglongjmp(). The thread's own; a signal
-// handler of the program that calls exit() reads it, on the same thread.
+// The thread's innermost call, or the call that the thread has left by siglongjmp(). Thread-local; a signal handler of
+// the program that calls exit() reads it on the same thread.
 extern thread_local constinit CallFrame* t_frame __attribute__((tls_model("initial-exec")));
-// The thread could be cancelled, and cannot now, by our doing.
+// The client has disabled the thread's cancellation.
 extern thread_local constinit bool t_uncancelled __attribute__((tls_model("initial-exec")));
 
-// Is the thread in a call, or has it left one and not called since? What the call holds it can only give back.
+// Returns whether the thread is in a call, or has left one and made none since. Such a call's locks can only be
+// released.
 inline bool in_call() noexcept { return t_frame != nullptr; }
 
-// One for each call of an export, on its stack, from before its body until after it.
+// One for each call of an export, on its stack, around its body.
 //
-// Cancellation: a body has places at which a thread can be cancelled, holds locks and lets no exception out. So a
-// thread is cancelled when the call is over, at the program's next such place. errno: the system calls of a body are
-// not the program's. Ways out: a handler that interrupted the call may leave by siglongjmp(). No destructor runs then,
-// and the next call of the thread finds this frame gone.
+// Cancellation: a body has cancellation points, holds locks and lets no exception out. The thread is therefore
+// cancelled only after the call, at the program's next cancellation point. errno: system calls of a body do not change
+// the program's errno. Other exits: a handler that interrupted the call may leave by siglongjmp(). No destructor runs
+// then, and the thread's next call finds this frame gone.
 class CallFrame {
  public:
   [[gnu::always_inline]] CallFrame() noexcept
@@ -36,8 +37,8 @@ class CallFrame {
   CallFrame& operator=(const CallFrame&) = delete;
   ~CallFrame() = default;
 
-  // Last of all, and not in the destructor: a thread that may be cancelled anywhere, not at certain places alone, is
-  // cancelled here, by an unwinding that no destructor lets through.
+  // The last step, outside the destructor: with asynchronous cancellation the thread is cancelled here, by an unwinding
+  // that no destructor lets through.
   void leave() {
     mark_ = 0;
     t_frame = outer_;
@@ -45,7 +46,7 @@ class CallFrame {
     if (holds_cancellation_) let_cancel();
   }
 
-  // The thread is not cancelled before this call is over.
+  // The thread is not cancelled before the end of this call.
   void hold_cancellation() noexcept {
     if (!t_uncancelled) hold();
   }
@@ -57,16 +58,16 @@ class CallFrame {
   }
   void hold() noexcept;
   static void let_cancel();
-  // The thread is in another call already, or has left one.
+  // The thread is in another call, or has left one.
   void enter_again() noexcept;
-  // Is the call of this frame under way, further up the calling thread's stack?
+  // Returns whether the call of this frame is still in progress, further up the calling thread's stack.
   bool is_there() const noexcept;
 
   uint64_t mark_ = 0;
-  const void* const returns_to_;  // where the function does that the frame is in
+  const void* const returns_to_;  // the return address of the frame's function
   int* const errno_at_;
   const int errno_;
-  bool holds_cancellation_ = false;  // it is this call that has put it off
+  bool holds_cancellation_ = false;  // this call has disabled it
   CallFrame* outer_;
 };
 

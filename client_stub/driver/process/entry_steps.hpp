@@ -1,4 +1,4 @@
-// The steps of every exported call besides its work (entry.hpp).
+// The optional steps of every exported call (entry.hpp).
 #pragma once
 
 #include <atomic>
@@ -6,9 +6,9 @@
 
 namespace gpuwire::client {
 
-// As bits. Read relaxed: nothing else is published through it. kObserved: set once at start from GPUWIRE_TRACE,
-// GPUWIRE_STATS and GPUWIRE_PROFILE_FILE, before the first call returns. kManaged: the process has managed memory; a
-// thread that can name any got it after the bit was set.
+// Bits. Relaxed: nothing else is published through them. kObserved: set once at start from GPUWIRE_TRACE, GPUWIRE_STATS
+// and GPUWIRE_PROFILE_FILE, before the first call returns. kManaged: the process has managed memory; a thread that can
+// name managed memory got it after the bit was set.
 inline constexpr uint8_t kObserved = 1, kManaged = 2;
 inline constinit std::atomic<uint8_t> g_entry{0};
 

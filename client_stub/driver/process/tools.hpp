@@ -1,17 +1,17 @@
-// Tools that look into NVIDIA's driver: compute-sanitizer, cuda-gdb, profilers over CUPTI. They want the driver and its
-// device in the program's own process, so none of them works here. The program runs on without them, and one line on
-// standard error says so for each.
+// Tools that use NVIDIA's driver directly: compute-sanitizer, cuda-gdb, profilers over CUPTI. They need the driver and
+// its device in the program's own process, so they do not work here. The program runs without them, and one line on
+// standard error reports each.
 #pragma once
 
 #include <cuda.h>
 
 namespace gpuwire::client {
 
-// Before the driver starts: is there one in the program's environment, or does a debugger of device code trace the
-// process?
+// Reports a tool in the program's environment, or a debugger of device code that traces the process. Precondition: the
+// driver has not started.
 void report_attached_tools() noexcept;
-// Somebody asked for a private table that is not offered. Tools are recognised by the library that their table's name
-// lies in.
+// The program has asked for an unsupported private table. A tool is recognised by the library that contains the table's
+// name.
 void report_refused_table(const CUuuid* id) noexcept;
 
 }  // namespace gpuwire::client

@@ -10,7 +10,7 @@ namespace gpuwire::client {
 class ServerSession;
 class Session;
 
-inline constexpr int kDriverVersionMax = 13000;  // of the API that the stub knows, as cuDriverGetVersion says it
+inline constexpr int kDriverVersionMax = 13000;  // of the stub's API, in the form of cuDriverGetVersion
 
 // cuInit without its argument check.
 CUresult initialise_process() noexcept;
