@@ -63,7 +63,7 @@ uint64_t create_handle(const Caller& caller, wire::HandleKind kind) noexcept;
 bool known_handle(wire::HandleKind kind, uint64_t handle) noexcept;
 void forget_handle(wire::HandleKind kind, uint64_t handle) noexcept;
 
-// --- streams: a call resolves its own once, and says so before it sends work ---------------------------------------
+// --- streams: a call resolves its stream once, and calls before_work() before it sends work -------------------------
 
 // Returns the wire form of a stream argument: NULL and CU_STREAM_LEGACY are unchanged; a per-thread stream
 // (CU_STREAM_PER_THREAD, or NULL in the _ptds/_ptsz forms: `per_thread`) is this thread's own stream of the context,

@@ -23,7 +23,7 @@ inline constexpr size_t kKeptNearBytesMax = 1u << 20;
 // The state of the source of a copy to the device after the call.
 enum class Source : uint8_t {
   free,     // the program may change it
-  arrived,  // it may be changed, and the program may take it that the device has the data (the forms without a stream
+  arrived,  // the program may change it, and may assume that the device has the data (the forms without a stream
             // argument)
   stays,    // pinned; the program does not change it until the copy is done
 };
