@@ -15,7 +15,7 @@ Value unknown(const Card& card, int status);
 Value not_available(const Card& card);
 std::string printed(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
-// --- by the signature of the library's function; `Function` names it -------------------------------------------------
+// --- by the signature of the library's function; `Function` names it ------------------------------------------------
 
 template <size_t N>
 struct Name {
@@ -102,7 +102,7 @@ Value field_watts(const Card& card) {
   return watts(card, status, unsigned(value));
 }
 
-// --- other facts ---------------------------------------------------------------------------------------------------
+// --- other facts ----------------------------------------------------------------------------------------------------
 
 Value timestamp(const Card&);  // "2026/11/21 14:23:45.631"
 Value driver_version(const Card&);

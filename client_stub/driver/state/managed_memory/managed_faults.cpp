@@ -27,7 +27,7 @@
 namespace gpuwire::client {
 namespace {
 
-// --- managed addresses: read by the handler, which may take no lock --------------------------------------------------
+// --- managed addresses: read by the handler, which may take no lock -------------------------------------------------
 
 // Two levels over units of 2 MiB of a 47-bit address space. Leaves are never freed: 16 KiB for each 16 GiB that ever
 // held managed memory.
@@ -61,8 +61,7 @@ bool maybe_managed(uint64_t address) noexcept {
   return segments && segments->load(std::memory_order_relaxed) != 0;
 }
 
-// --- faults in flight to the thread that serves them
-// ------------------------------------------------------------------
+// --- faults in flight to the thread that serves them ----------------------------------------------------------------
 
 int futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const timespec* timeout = nullptr) noexcept {
   return int(syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation | FUTEX_PRIVATE_FLAG, value, timeout,

@@ -94,7 +94,7 @@ void CachedMemory::after_fork_in_child() noexcept {
   new (&profiled_mutex_) std::mutex;
   new (&giving_) std::mutex;
   new (&mutex_) Mutex;
-  low_ = high_ = sending_low_ = sending_high_ = 0;  // ends the searches of threads without the lock
+  low_ = high_ = sending_low_ = sending_high_ = 0;  // no address is found in the cache any more
   next_poll_ = 0;
   asked_ = false;
 }
@@ -109,8 +109,7 @@ void CachedMemory::note_bounds() noexcept {
   high_.store(high, std::memory_order_relaxed);
 }
 
-// --- allocating and freeing
-// -------------------------------------------------------------------------------------------
+// --- allocating and freeing -----------------------------------------------------------------------------------------
 
 bool CachedMemory::take(const Caller& caller, const BlockUse& use, CUdeviceptr* out) {
   if (!any()) return false;
@@ -244,8 +243,7 @@ void CachedMemory::begin_keeping() noexcept {
   static_cast<void>(send::post_keeping_memory(session_.connection(), 0, {.keeps = true}));
 }
 
-// --- prefetching
-// ------------------------------------------------------------------------------------------------------
+// --- prefetching ----------------------------------------------------------------------------------------------------
 
 uint64_t CachedMemory::asked_bytes() const noexcept {
   uint64_t bytes = 0;
@@ -408,8 +406,7 @@ void CachedMemory::insert_prefetched(const Ask& ask, uint64_t bytes, uint64_t ad
   if (!insert(block, *context)) release_range(block.range);
 }
 
-// --- releasing
-// --------------------------------------------------------------------------------------------------------
+// --- releasing ------------------------------------------------------------------------------------------------------
 
 // Posts the frame without the steps of a program's call, because the free may run on any thread.
 CUresult CachedMemory::send_free(const CachedBlock& block) noexcept {
