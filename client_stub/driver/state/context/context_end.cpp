@@ -47,7 +47,7 @@ void forget_host_memory_of(const ContextState& context) noexcept try {
     server.pinned_pointers.add(range.base, range.bytes, PinnedPointers::Around::pinned_memory);
   }
 } catch (const std::bad_alloc&) {
-  // If a registration remains, the server refuses to register its memory again.
+  // While a registration remains, a second registration of the memory is refused.
 }
 
 void prepare_end(ContextState& context) noexcept {

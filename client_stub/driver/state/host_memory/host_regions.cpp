@@ -35,9 +35,9 @@
 namespace gpuwire::client {
 namespace {
 
-// Lies between the addresses of position-independent programs on Linux (from 0x5555'5555'4000 up) and the driver's own
-// reservation. PinnedPointers scans data for these addresses, so two adjacent small numbers must not look like one. An
-// unused page between two allocations keeps the end of one from being an address of the next.
+// Pinned memory lies between the addresses of position-independent programs on Linux (from 0x5555'5555'4000 up) and the
+// driver's own reservation. PinnedPointers scans data for its addresses, so two adjacent small numbers must not look
+// like one. An unused page between two allocations keeps the end of one from being an address of the next.
 constexpr uint64_t kGapBytes = 4096;
 constexpr uint64_t kWindowBegin = 0x5291'8000'0000;
 constexpr uint64_t kWindowEnd = 0x5500'0000'0000;
@@ -401,8 +401,8 @@ void HostRegions::push_changes(const Caller& caller) noexcept try {
                         [](const MirroredChange& change) { return change.bytes.bytes.size() > kSignalBytesMax; });
   post(caller, changes);
 } catch (const std::bad_alloc&) {
-  // The work of the following call is sent without the changes. They are still unsent in the shadow, so the next call
-  // sends them.
+  // The work of the following call is sent without the changes. The shadow still has the server's content, so the next
+  // call sends them.
 }
 
 void HostRegions::push_for_graphs(const Caller& caller, std::span<const uint64_t> ranges) noexcept try {
