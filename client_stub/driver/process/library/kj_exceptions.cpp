@@ -3,8 +3,8 @@
 // Debian's libkj.a is built for programs: its exception.o reaches a thread-local variable in a way that only a program
 // may, so it cannot be linked into libcuda.so.1. Everything else in libkj.a and libcapnp.a can be linked. This file
 // implements the interface of kj/exception.h (0.9) in its place; the linker then leaves exception.o out. Stack traces
-// are not taken: this code runs inside the user's programs, where unwinding through foreign frames is a risk and no
-// reader exists.
+// are not taken: this code runs inside the user's programs, where unwinding through foreign frames is a risk, and no
+// one would read the traces.
 #include <kj/debug.h>
 #include <kj/exception.h>
 #include <kj/function.h>
