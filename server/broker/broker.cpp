@@ -135,7 +135,7 @@ void Broker::meet_devices(const Inventory& inventory) {
   if (!options_.keeping) {
     admission_.devices_known(devices_);
     sessions_.devices_known(devices_, tenants_);
-    return pools_.keep_ready(sets_kept_ready(), devices_.size());
+    return pools_.keep_ready(admission_.usual_sets(), devices_.size());
   }
   devices_ = adoption_->devices(std::move(devices_));
   admission_.devices_known(devices_);
@@ -148,30 +148,12 @@ void Broker::meet_devices(const Inventory& inventory) {
         {.session = false, .name = kKeptInventory, .text = encode_kept_inventory(inventory), .descriptors = {}});
   else if (adopted == 1) spdlog::info("1 session of an earlier server goes on");
   else spdlog::info("{} sessions of an earlier server go on", adopted);
-  pools_.keep_ready(sets_kept_ready(), devices_.size());
+  pools_.keep_ready(admission_.usual_sets(), devices_.size());
 }
 
 void Broker::give_up(std::string reason) {
   failure_ = std::move(reason);
   shut_down();
-}
-
-// Returns the sets of GPUs that the tenants' usual sessions get: one GPU each, or all. Other numbers are rare, and
-// their sets are many.
-std::vector<DeviceSet> Broker::sets_kept_ready() const {
-  bool single = false, all = false;
-  for (const Tenant& tenant : tenants_.all()) {
-    if (!tenant.known) continue;
-    size_t gpus = admission_.usual_gpus(tenant);
-    single |= gpus == 1;
-    all |= gpus == devices_.size();
-  }
-  std::vector<DeviceSet> sets;
-  if (all) sets.push_back({});
-  for (const ServerDevice& device : devices_) {
-    if (single && devices_.size() > 1) sets.push_back({device.index});
-  }
-  return sets;
 }
 
 ConfigurationErrors Broker::misfits(const Configuration& configuration) const {
@@ -191,7 +173,7 @@ tl::expected<void, ConfigurationErrors> Broker::reload(Configuration configurati
   tenants_.replace(std::move(configuration.tenants));
   sessions_.tenants_changed(tenants_);
   admission_.reload(limits_of(configuration));
-  pools_.keep_ready(sets_kept_ready(), devices_.size());
+  pools_.keep_ready(admission_.usual_sets(), devices_.size());
   return {};
 }
 

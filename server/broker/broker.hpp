@@ -80,7 +80,6 @@ class Broker {
  private:
   WorkerPool::Events pool_events();
   void poll_queue();
-  std::vector<DeviceSet> sets_kept_ready() const;
   ConfigurationErrors misfits(const Configuration& configuration) const;
   void give_up(std::string reason);
   void await_signals();

@@ -1,6 +1,7 @@
 #include "server/broker/admission/admission.hpp"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -14,6 +15,11 @@ using scheduler::SessionId;
 using scheduler::TenantId;
 
 namespace {
+
+// An empty list means every device.
+bool is_among(const auto& devices, DeviceIndex device) {
+  return devices.empty() || std::find(devices.begin(), devices.end(), device) != devices.end();
+}
 
 // Returns the number of places that a session of `asking` has to leave free for the first sessions of other tenants.
 // `held`: the number of sessions of each tenant. Each tenant with a guarantee has a place of its own; for all the
@@ -90,15 +96,17 @@ scheduler::Placement::Memory Admission::placement_memory() const {
   return memory;
 }
 
-std::vector<DeviceIndex> Admission::allowed(const Tenant& tenant) const {
+std::vector<DeviceIndex> Admission::offered() const {
   std::vector<DeviceIndex> found;
-  auto among = [](const auto& list, DeviceIndex device) {
-    return list.empty() || std::find(list.begin(), list.end(), device) != list.end();
-  };
   for (const ServerDevice& device : devices_) {
-    if (among(limits_.gpus, device.index) && among(tenant.settings.gpus_allowed, device.index))
-      found.push_back(device.index);
+    if (is_among(limits_.gpus, device.index)) found.push_back(device.index);
   }
+  return found;
+}
+
+std::vector<DeviceIndex> Admission::allowed(const Tenant& tenant) const {
+  std::vector<DeviceIndex> found = offered();
+  std::erase_if(found, [&](DeviceIndex device) { return !is_among(tenant.settings.gpus_allowed, device); });
   return found;
 }
 
@@ -144,6 +152,20 @@ uint64_t Admission::guaranteed_bytes(TenantId id, DeviceIndex device) const {
 size_t Admission::usual_gpus(const Tenant& tenant) const {
   size_t may = allowed(tenant).size();
   return tenant.settings.gpus_wanted ? tenant.settings.gpus_wanted : may;
+}
+
+std::vector<std::vector<DeviceIndex>> Admission::usual_sets() const {
+  std::set<std::vector<DeviceIndex>> sets;
+  const std::vector<DeviceIndex> all = offered();
+  for (const Tenant& tenant : tenants_.all()) {
+    if (!tenant.known) continue;
+    const std::vector<DeviceIndex> may = allowed(tenant);
+    const size_t gpus = usual_gpus(tenant);
+    if (gpus == all.size() && may == all) sets.insert(all);
+    else if (gpus == 1)
+      for (DeviceIndex device : may) sets.insert({device});
+  }
+  return {sets.begin(), sets.end()};
 }
 
 scheduler::ServiceClass Admission::class_of(const SessionRecord& session, const Tenant& tenant) const {

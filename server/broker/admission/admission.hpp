@@ -131,8 +131,9 @@ class Admission {
   // limits or its budget hold it up.
   std::vector<scheduler::DeviceIndex> awaited_gpus(scheduler::SessionId session);
 
-  // Returns the number of GPUs for a session of the tenant that asks for no number; 0 before the devices are known.
-  size_t usual_gpus(const Tenant& tenant) const;
+  // Returns the sets of GPUs that the tenants' sessions get if they ask for no number, ascending: each single GPU that
+  // a tenant with one GPU a session may use, and all offered GPUs together. Sets of other sizes are rare, and many.
+  std::vector<std::vector<scheduler::DeviceIndex>> usual_sets() const;
 
  private:
   struct Waiting {
@@ -141,6 +142,9 @@ class Admission {
     bool vacant = false;      // its client lost its connection with an earlier broker, and is not back
     bool awaits_end = false;  // as in the last notification
   };
+  // Returns the number of GPUs for a session of the tenant that asks for no number; 0 before the devices are known.
+  size_t usual_gpus(const Tenant& tenant) const;
+  std::vector<scheduler::DeviceIndex> offered() const;
   std::vector<scheduler::DeviceIndex> allowed(const Tenant& tenant) const;
   // Returns the tenant's allowed devices that are of the session's type and belong to its job, if it has one.
   std::vector<scheduler::DeviceIndex> allowed(const SessionRecord& session, const Tenant& tenant);

@@ -90,6 +90,17 @@ struct Desk {
 
 }  // namespace
 
+TEST_CASE("workers are prewarmed for offered GPUs only, and for those that a tenant may use") {
+  using Sets = std::vector<std::vector<scheduler::DeviceIndex>>;
+  CHECK(Desk({{.name = "anna"}, {.name = "whole", .gpus_wanted = 0}}).admission.usual_sets() ==
+        Sets{{0}, {0, 1, 2, 3}, {1}, {2}, {3}});
+  CHECK(Desk({{.name = "anna"}}, {.gpus = {1, 2}}).admission.usual_sets() == Sets{{1}, {2}});
+  CHECK(Desk({{.name = "whole", .gpus_wanted = 0}}, {.gpus = {1, 2}}).admission.usual_sets() == Sets{{1, 2}});
+  CHECK(Desk({{.name = "anna", .gpus_allowed = {2, 3}}}, {.gpus = {1, 2}}).admission.usual_sets() == Sets{{2}});
+  CHECK(Desk({{.name = "pair", .gpus_wanted = 2}}).admission.usual_sets().empty());
+  CHECK(Desk({{.name = "anna"}}, {}, 1).admission.usual_sets() == Sets{{0}});
+}
+
 TEST_CASE("a session is in the registry from its request to its end, and observers hear of it") {
   Desk desk({{.name = "ben", .service_class = scheduler::ServiceClass::interactive}});
   SessionId session = desk.ask("ben");
