@@ -456,23 +456,120 @@ namespace gpuwire::client::forward {{
 # --- hand ------------------------------------------------------------------------------------------------------------
 
 
+def first_handle(function):
+    """The handle that is destroyed, else the first handle."""
+    handles = [p for p in function.params if p.is_handle]
+    return next((p for p in handles if p.direction == "destroy"), handles[0])
+
+
+def is_known(p):
+    word = f"uint64_t({p.local})"
+    return f"known_function({word})" if p.kind == "func" else f"known_handle(gpuwire::{kind_name(p)}, {word})"
+
+
+def permission(function):
+    """The statements that refuse the call while a capture forbids it."""
+    if not function.unsafe_in_capture:
+        return []
+    permitted = "permit_unless_failed" if function.fault_before_capture else "permit_unsafe_call"
+    lines = [f"if (CUresult refused = {permitted}()) return refused;"]
+    if function.unsafe_in_capture == "handle_first":
+        handle = first_handle(function)
+        lines.insert(0, f"if (!{is_known(handle)}) return {handle.unknown_error};")
+    return lines
+
+
+def mistake_before_fault(function):
+    """The error of the parameters that are checked even in a context that has failed, as an expression."""
+    text = "CUDA_SUCCESS"
+    for name in reversed(function.before_fault):
+        p = function.param(name)
+        by_handle = p.is_handle and p.direction in ("in", "destroy") and not p.nonnull
+        right, error = (is_known(p), p.unknown_error) if by_handle else (p.local, "CUDA_ERROR_INVALID_VALUE")
+        text = f"!{right} ? {error} : {text}"
+    return text
+
+
+def entered(function, error):
+    """The statement that ends a call whose context, or an argument that is checked before that, is wrong."""
+    if not function.before_fault:
+        return f"if ({error}) return {error};"
+    return f"if (CUresult error = argument_first({error}, {mistake_before_fault(function)})) return error;"
+
+
+# What the prologue makes for a hand-written function, by what that needs: the type and the name.
+MADE = {"stream": ("StreamCall", "on"), "event": ("EventCall", "on"), "process": ("Process", "owner"), "nothing": None}
+
+
+def made_for(function):
+    return None if function.enters else MADE.get(function.needs, ("Caller", "caller"))
+
+
+def hand_signature(function):
+    made = made_for(function)
+    first = [f"const {made[0]}& {made[1]}"] if made else []
+    own = [f"{p.c_type} {p.local}" for p in function.params]
+    per_thread = ["bool per_thread"] if function.takes_per_thread else []
+    return f"CUresult {function.name}({', '.join(first + own + per_thread)})"
+
+
+def prologue(function):
+    if function.enters:
+        return ["if (!process()) return absent_process();"]
+    if function.needs == "process":
+        return ["const Process* owner = process();", "if (!owner) return absent_process();"]
+    if function.object_param:
+        of = [function.object_param.local]
+        if function.needs == "stream":
+            of.append("per_thread" if function.takes_per_thread else "false")
+        return [f"const {MADE[function.needs][0]} on({', '.join(of)});", entered(function, "on.error")]
+    if function.is_entered:
+        return [f"const Caller caller = enter(Needs::{function.needs});", entered(function, "caller.error")]
+    return []
+
+
+def custom_function(function):
+    """What calls a hand-written function: the checks in front of it and behind it that all functions have."""
+    f = function
+    lines = permission(f) + prologue(f)
+    if not lines:
+        return f"using hand::{f.name};\n"
+    made, flag = made_for(f), ["per_thread"] if f.takes_per_thread else []
+    first = [f"*{made[1]}" if f.needs == "process" else made[1]] if made else []
+    call = f"hand::{f.name}({', '.join(first + [p.local for p in f.params] + flag)})"
+    if f.has_epilogue:
+        call = f"leave({'on.' if f.object_param else ''}caller, {call})"
+    extra = ["bool per_thread"] if f.takes_per_thread else []
+    return f"inline CUresult {f.name}({arguments(f, extra)}) {{\n{block([*lines, f'return {call};'])}}}\n"
+
+
 def custom_header(api):
-    declarations = []
-    for family in api.families:
-        hand = [f for f in family.functions if f.is_hand]
-        if not hand:
-            continue
-        declarations.append(f"\n// {family.name}\n")
-        for f in hand:
-            extra = ["bool per_thread"] if f.takes_per_thread else []
-            declarations.append(since(f.since, f"CUresult {f.name}({arguments(f, extra)});\n"))
-    return f"""{banner()}// What is written by hand on the client: client_stub/driver/calls define these. `per_thread`: called through the _ptds or _ptsz form.
+    hand = {family.name: [f for f in family.functions if f.is_hand] for family in api.families}
+
+    def of_families(text):
+        return "".join(f"\n// {family}\n" + "".join(since(f.since, text(f)) for f in functions)
+                       for family, functions in hand.items() if functions)
+
+    declarations = of_families(lambda f: hand_signature(f) + ";\n")
+    calls = of_families(custom_function)
+    return f"""{banner()}// What is written by hand on the client: client_stub/driver/calls define the functions of `hand`, and those of `custom` call them. `per_thread`: called through the _ptds or _ptsz form.
 #pragma once
 
+#include "client_stub/driver/process/process.hpp"
+#include "client_stub/driver/state/call/caller.hpp"
+#include "client_stub/driver/state/stream/capture.hpp"
+#include "client_stub/driver/state/stream/event_call.hpp"
+#include "client_stub/driver/state/stream/stream_call.hpp"
 #include "cuda_names.hpp"
 
+// Behind the checks that the description of the API tells: with what these have made.
+namespace gpuwire::client::hand {{
+{declarations}
+}}  // namespace gpuwire::client::hand
+
+// With these checks.
 namespace gpuwire::client::custom {{
-{"".join(declarations)}
+{calls}
 }}  // namespace gpuwire::client::custom
 """
 
@@ -494,17 +591,6 @@ def trace_format(p):
     return "opaque" if p.kind == "byval" else "pointer"
 
 
-def first_handle(function):
-    """The handle that is destroyed, else the first handle."""
-    handles = [p for p in function.params if p.is_handle]
-    return next((p for p in handles if p.direction == "destroy"), handles[0])
-
-
-def first_is_known(function):
-    p = first_handle(function)
-    return f"known_handle(gpuwire::{kind_name(p)}, trace::word({p.local}))"
-
-
 def entry_body(function, per_thread):
     """The statements of the lambda for an exported function."""
     f = function.target if function.same_as else function
@@ -512,20 +598,12 @@ def entry_body(function, per_thread):
     flag = [per_thread] if f.takes_per_thread else []
     if f.unsupported:
         return "return CUDA_ERROR_NOT_SUPPORTED;"
-    permitted = "permit_unless_failed" if f.fault_before_capture else "permit_unsafe_call"
-    permit = f"if (CUresult refused = {permitted}()) return refused; " if f.unsafe_in_capture else ""
-    if f.unsafe_in_capture == "handle_first":
-        permit = f"if (!{first_is_known(f)}) return {first_handle(f).unknown_error}; {permit}"
     if f.via and f.target.is_hand:
         return f"return custom::{f.target.name}({names(function, ['nullptr', per_thread])});"
     if f.is_hand:
-        return permit + f"return custom::{f.name}({names(function, flag)});"
-    needs = f"Needs::{f.needs}"
-    entered = "if (caller.error) return caller.error;"
-    if f.handle_before_fault:
-        wrong = f"{first_is_known(f)} ? CUDA_SUCCESS : {first_handle(f).unknown_error}"
-        entered = f"if (CUresult error = argument_first(caller.error, {wrong})) return error;"
-    enter = f"Caller caller = enter({needs}); {entered} " + permit
+        return f"return custom::{f.name}({names(function, flag)});"
+    checks = [f"Caller caller = enter(Needs::{f.needs});", entered(f, "caller.error"), *permission(f)]
+    enter = " ".join(checks) + " "
     if f.via:
         values = names(function, ["nullptr", per_thread])
         return enter + f"return leave(caller, forward::{f.target.name}(caller, {values}));"

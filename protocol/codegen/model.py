@@ -12,7 +12,9 @@ from session_model import SessionDescription, read_session
 FIRST_ORDINAL = 1000
 ORDINAL_MAX = 4096
 CLASSES = ("posted", "called", "local")
-NEEDS = ("context", "living_context", "initialised", "nothing")
+NEEDS = ("context", "living_context", "initialised", "process", "nothing")
+# The same for hand-written functions: the context of an object, with the kind of the parameter that is the object.
+NEEDS_OF_OBJECTS = {"stream": "stream", "event": "event"}
 WORK = ("", "compute", "transfer")
 # A call's effect on the gate, and the kind of the parameter that the effect refers to.
 GATE_EFFECTS = {
@@ -99,7 +101,7 @@ KNOWLEDGE = ("recorded", "awaited", "examined", "foreign")
 # Names that generated functions use themselves.
 RESERVED = {
     "result", "deferred", "caller", "replay", "call", "params", "sequence", "incoming", "function", "reply", "results",
-    "error", "sent"
+    "error", "sent", "on", "owner", "refused"
 }
 
 
@@ -205,8 +207,10 @@ class Function:
     null_stream: bool = False
     results_always: bool = False
     unsafe_in_capture: bool | str = False  # "handle_first": an invalid handle is the error
-    handle_before_fault: bool = False
     fault_before_capture: bool = False
+    before_fault: list = field(default_factory=list)  # names of the parameters that are checked before the fault
+    enters: str = ""  # why a hand-written function enters by itself
+    returns_earlier_errors: bool = True
     releases_cached_memory: bool = False
     waits_for_work: bool = False
     adds_sync_duties: bool = False
@@ -229,6 +233,22 @@ class Function:
     @property
     def is_hand(self):
         return self.client == "hand"
+
+    @property
+    def is_entered(self):
+        """Whether the generated prologue makes a Caller, or a call about an object."""
+        return not self.enters and self.needs not in ("process", "nothing")
+
+    @property
+    def object_param(self):
+        """The parameter in whose context a hand-written function is entered, if that is not the current context."""
+        kind = NEEDS_OF_OBJECTS.get(self.needs)
+        return next((p for p in self.params if p.kind == kind and p.direction in ("in", "destroy")), None)
+
+    @property
+    def has_epilogue(self):
+        """Whether a success of a hand-written function becomes the error of an earlier posted call."""
+        return self.is_entered and self.cls != "local" and self.returns_earlier_errors
 
     @property
     def symbols(self):
@@ -417,8 +437,8 @@ def check_knowledge(kind, direction, knowledge, where):
 
 FUNCTION_KEYS = {
     "ordinal", "class", "params", "needs", "client", "server", "unsupported", "variants", "same_as", "via",
-    "null_stream", "since", "results_always", "unsafe_in_capture", "handle_before_fault", "fault_before_capture",
-    "releases_cached_memory", "waits_for_work", "adds_sync_duties",
+    "null_stream", "since", "results_always", "unsafe_in_capture", "fault_before_capture", "before_fault",
+    "enters", "returns_earlier_errors", "releases_cached_memory", "waits_for_work", "adds_sync_duties",
     "in_halves", "records_foreign", "gives_work", "work_key", "work_bytes", "work_stream", "gate_effect",
     "charges",
 }
@@ -444,8 +464,10 @@ def parse_function(name, table, family):
         null_stream=table.get("null_stream", False),
         results_always=table.get("results_always", False),
         unsafe_in_capture=table.get("unsafe_in_capture", False),
-        handle_before_fault=table.get("handle_before_fault", False),
         fault_before_capture=table.get("fault_before_capture", False),
+        before_fault=table.get("before_fault", []),
+        enters=table.get("enters", ""),
+        returns_earlier_errors=table.get("returns_earlier_errors", True),
         releases_cached_memory=table.get("releases_cached_memory", False),
         waits_for_work=table.get("waits_for_work", False),
         adds_sync_duties=table.get("adds_sync_duties", False),
@@ -473,7 +495,7 @@ def check_function(function, table, where):
         sum(key in table for key in ("class", "unsupported", "same_as", "via")) == 1,
         "exactly one of class, unsupported, same_as, via")
     demand(function.cls in CLASSES, "class")
-    demand(function.needs in NEEDS, "needs")
+    demand(function.needs in NEEDS or function.is_hand and function.object_param, "needs")
     demand(function.client in ("generated", "hand"), "client")
     demand(function.server in ("generated", "hand", "none"), "server")
     demand(set(function.variants) <= {"ptsz", "ptds"}, "variants")
@@ -482,15 +504,20 @@ def check_function(function, table, where):
         demand(function.travels, "what travels needs an ordinal")
         demand(function.cls != "local", "what travels is not local")
         demand(FIRST_ORDINAL <= function.ordinal < ORDINAL_MAX, "ordinal out of range")
-        demand(function.needs != "nothing", "what travels needs a session")
+        demand(function.needs not in ("process", "nothing"), "what travels needs a session")
         demand(function.cls == "called" or not function.has_results, "a posted call has no results")
     else:
         demand(not function.travels, "an ordinal is for what travels")
     if "class" in table and function.server == "none":
         demand(function.is_hand, "what is never sent is written by hand on the client")
-    demand(not function.handle_before_fault or function.client == "generated" and function.needs == "context"
-           and any(p.is_handle for p in function.params),
-           "handle_before_fault is for generated functions that need a context and have a handle")
+    demand(not function.enters or function.is_hand and "needs" not in table,
+           "enters is for hand-written functions, and takes the place of needs")
+    demand(not function.before_fault or function.is_entered and function.needs in ("context", *NEEDS_OF_OBJECTS),
+           "before_fault is for what is entered and needs a context that has not failed")
+    names = {p.name for p in function.params if p.is_handle or p.is_pointer or p.kind in ("host", "deviceptr")}
+    demand(set(function.before_fault) <= names, "before_fault is a list of handles, pointers and addresses")
+    demand(function.returns_earlier_errors or function.is_hand and function.is_entered and function.cls != "local",
+           "returns_earlier_errors is for hand-written functions that are entered and not local")
     demand(not function.fault_before_capture or function.unsafe_in_capture,
            "fault_before_capture is for what a capture forbids")
     demand(not function.adds_sync_duties or function.travels and function.server == "generated",

@@ -125,6 +125,57 @@ class Description(unittest.TestCase):
             self.assertEqual(names & set(re.findall(r"""["'](\w+)["']""", code)), set(), path.name)
 
 
+# A function at the outermost level of a source: its name, and its body.
+DEFINITION = re.compile(r"^(?:[\w:<>*&]+ )+\*?(?:hand::)?(\w+)\([^;{]*?\)(?: noexcept)? \{(?: (.*?) \}|\n(.*?)^\})$",
+                        re.MULTILINE | re.DOTALL)
+ENTERS = re.compile(r"\benter(?:_context)?\(")
+LOOKS_UP = re.compile(r"\b(?:Stream|Event)Call \w+\(")  # a call about an object, which enters, too
+
+
+def those_with(what, source):
+    """Names of the functions of a source in whose bodies there is `what`."""
+    return {match[1] for match in DEFINITION.finditer(source) if what.search(match[2] or match[3] or "")}
+
+
+class HandWritten(unittest.TestCase):
+    def setUp(self):
+        self.functions = {f.name: f for f in read_api(ROOT / "protocol/api").functions if f.is_hand}
+
+    def test_what_is_written_by_hand_enters_only_for_a_reason_that_the_description_tells(self):
+        found = set()
+        for path in (ROOT / "client_stub/driver/calls").rglob("*.cpp"):
+            source = path.read_text()
+            names = those_with(ENTERS, source)
+            found |= names | those_with(LOOKS_UP, source) & self.functions.keys()
+            # A helper that enters would hide that from the description.
+            self.assertEqual(names - self.functions.keys(), set(), path.name)
+            self.assertEqual(len(names) > 0, bool(ENTERS.search(source)), path.name)
+        self.assertGreater(len(found), 10)
+        self.assertEqual({name for name in found if not self.functions[name].enters}, set())
+
+    def test_the_look_for_functions_that_enter_finds_them(self):
+        source = """CUresult hand::cuOne(int flags) {
+  if (!flags) {
+    const CUresult fault = enter(Needs::context).error;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult cuTwo(const Caller& caller, CUstream stream) { return forward::cuTwo(caller, stream); }
+
+Begun begin(CUcontext context) noexcept {
+  Caller caller = enter_context(context);
+}
+"""
+        self.assertEqual(those_with(ENTERS, source), {"cuOne", "begin"})
+        self.assertEqual(those_with(LOOKS_UP, "CUresult cuOne() {\n  const StreamCall on(s);\n}\n"), {"cuOne"})
+
+    def test_reasons_are_sentences(self):
+        for function in self.functions.values():
+            if function.enters:
+                self.assertGreater(len(function.enters.split()), 4, function.name)
+
+
 class Generated(unittest.TestCase):
     def setUp(self):
         self.api = read_api(ROOT / "protocol/api")
@@ -162,9 +213,16 @@ class Reader(unittest.TestCase):
             {"server": "none"},
             {"since": "13"},
             {"since": "11.8"},
-            {"handle_before_fault": True, "needs": "living_context"},
-            {"handle_before_fault": True, "client": "hand"},
-            {"handle_before_fault": True, "params": ["value: u32"]},
+            {"before_fault": ["stream"], "needs": "living_context"},
+            {"before_fault": ["stream"], "client": "hand", "enters": "it has a reason"},
+            {"before_fault": ["value"], "params": ["value: u32"]},
+            {"before_fault": ["other"]},
+            {"needs": "stream"},
+            {"needs": "process"},
+            {"needs": "event", "client": "hand"},
+            {"enters": "it is generated"},
+            {"enters": "it has a reason", "client": "hand", "needs": "context"},
+            {"returns_earlier_errors": False},
             {"params": ["event: event"]},
             {"params": ["event: opt event"]},
             {"params": ["events: array:event[count]", "count: u32"]},

@@ -21,15 +21,14 @@ bool encoded_here(const Caller& caller) noexcept {
 
 }  // namespace
 
-namespace custom {
+namespace hand {
 
-CUresult cuTensorMapEncodeTiled(CUtensorMap* tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank,
-                                void* globalAddress, const cuuint64_t* globalDim, const cuuint64_t* globalStrides,
-                                const cuuint32_t* boxDim, const cuuint32_t* elementStrides,
-                                CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
-                                CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult cuTensorMapEncodeTiled(const Caller& caller, CUtensorMap* tensorMap, CUtensorMapDataType tensorDataType,
+                                cuuint32_t tensorRank, void* globalAddress, const cuuint64_t* globalDim,
+                                const cuuint64_t* globalStrides, const cuuint32_t* boxDim,
+                                const cuuint32_t* elementStrides, CUtensorMapInterleave interleave,
+                                CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion,
+                                CUtensorMapFloatOOBfill oobFill) {
   if (encoded_here(caller)) {
     return cuda_abi::encode_tensor_map_tiled(tensorMap, tensorDataType, tensorRank, globalAddress, globalDim,
                                              globalStrides, boxDim, elementStrides, interleave, swizzle, l2Promotion,
@@ -37,20 +36,18 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* tensorMap, CUtensorMapDataType tens
   }
   if (!tensorMap || !globalDim || !globalStrides || !boxDim || !elementStrides || tensorRank < 1 || tensorRank > 5)
     return CUDA_ERROR_INVALID_VALUE;
-  return leave(caller, forward::cuTensorMapEncodeTiled(caller, tensorMap, tensorDataType, tensorRank, globalAddress,
-                                                       globalDim, globalStrides, boxDim, elementStrides, interleave,
-                                                       swizzle, l2Promotion, oobFill));
+  return forward::cuTensorMapEncodeTiled(caller, tensorMap, tensorDataType, tensorRank, globalAddress, globalDim,
+                                         globalStrides, boxDim, elementStrides, interleave, swizzle, l2Promotion,
+                                         oobFill);
 }
 
-CUresult cuTensorMapEncodeIm2col(CUtensorMap* tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank,
-                                 void* globalAddress, const cuuint64_t* globalDim, const cuuint64_t* globalStrides,
-                                 const int* pixelBoxLowerCorner, const int* pixelBoxUpperCorner,
-                                 cuuint32_t channelsPerPixel, cuuint32_t pixelsPerColumn,
-                                 const cuuint32_t* elementStrides, CUtensorMapInterleave interleave,
-                                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion,
-                                 CUtensorMapFloatOOBfill oobFill) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult cuTensorMapEncodeIm2col(const Caller& caller, CUtensorMap* tensorMap, CUtensorMapDataType tensorDataType,
+                                 cuuint32_t tensorRank, void* globalAddress, const cuuint64_t* globalDim,
+                                 const cuuint64_t* globalStrides, const int* pixelBoxLowerCorner,
+                                 const int* pixelBoxUpperCorner, cuuint32_t channelsPerPixel,
+                                 cuuint32_t pixelsPerColumn, const cuuint32_t* elementStrides,
+                                 CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                 CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill) {
   if (encoded_here(caller)) {
     return cuda_abi::encode_tensor_map_im2col(tensorMap, tensorDataType, tensorRank, globalAddress, globalDim,
                                               globalStrides, pixelBoxLowerCorner, pixelBoxUpperCorner, channelsPerPixel,
@@ -60,21 +57,19 @@ CUresult cuTensorMapEncodeIm2col(CUtensorMap* tensorMap, CUtensorMapDataType ten
   if (!tensorMap || !globalDim || !globalStrides || !pixelBoxLowerCorner || !pixelBoxUpperCorner || !elementStrides ||
       tensorRank < 3 || tensorRank > 5)
     return CUDA_ERROR_INVALID_VALUE;
-  return leave(caller, forward::cuTensorMapEncodeIm2col(caller, tensorMap, tensorDataType, tensorRank, globalAddress,
-                                                        globalDim, globalStrides, pixelBoxLowerCorner,
-                                                        pixelBoxUpperCorner, channelsPerPixel, pixelsPerColumn,
-                                                        elementStrides, interleave, swizzle, l2Promotion, oobFill));
+  return forward::cuTensorMapEncodeIm2col(caller, tensorMap, tensorDataType, tensorRank, globalAddress, globalDim,
+                                          globalStrides, pixelBoxLowerCorner, pixelBoxUpperCorner, channelsPerPixel,
+                                          pixelsPerColumn, elementStrides, interleave, swizzle, l2Promotion, oobFill);
 }
 
-CUresult cuTensorMapEncodeIm2colWide(CUtensorMap* tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank,
-                                     void* globalAddress, const cuuint64_t* globalDim, const cuuint64_t* globalStrides,
-                                     int pixelBoxLowerCornerWidth, int pixelBoxUpperCornerWidth,
-                                     cuuint32_t channelsPerPixel, cuuint32_t pixelsPerColumn,
-                                     const cuuint32_t* elementStrides, CUtensorMapInterleave interleave,
-                                     CUtensorMapIm2ColWideMode mode, CUtensorMapSwizzle swizzle,
-                                     CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult cuTensorMapEncodeIm2colWide(const Caller& caller, CUtensorMap* tensorMap, CUtensorMapDataType tensorDataType,
+                                     cuuint32_t tensorRank, void* globalAddress, const cuuint64_t* globalDim,
+                                     const cuuint64_t* globalStrides, int pixelBoxLowerCornerWidth,
+                                     int pixelBoxUpperCornerWidth, cuuint32_t channelsPerPixel,
+                                     cuuint32_t pixelsPerColumn, const cuuint32_t* elementStrides,
+                                     CUtensorMapInterleave interleave, CUtensorMapIm2ColWideMode mode,
+                                     CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion,
+                                     CUtensorMapFloatOOBfill oobFill) {
   if (encoded_here(caller)) {
     return cuda_abi::encode_tensor_map_im2col_wide(tensorMap, tensorDataType, tensorRank, globalAddress, globalDim,
                                                    globalStrides, pixelBoxLowerCornerWidth, pixelBoxUpperCornerWidth,
@@ -83,19 +78,17 @@ CUresult cuTensorMapEncodeIm2colWide(CUtensorMap* tensorMap, CUtensorMapDataType
   }
   if (!tensorMap || !globalDim || !globalStrides || !elementStrides || tensorRank < 3 || tensorRank > 5)
     return CUDA_ERROR_INVALID_VALUE;
-  return leave(caller, forward::cuTensorMapEncodeIm2colWide(
-                           caller, tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,
-                           pixelBoxLowerCornerWidth, pixelBoxUpperCornerWidth, channelsPerPixel, pixelsPerColumn,
-                           elementStrides, interleave, mode, swizzle, l2Promotion, oobFill));
+  return forward::cuTensorMapEncodeIm2colWide(caller, tensorMap, tensorDataType, tensorRank, globalAddress, globalDim,
+                                              globalStrides, pixelBoxLowerCornerWidth, pixelBoxUpperCornerWidth,
+                                              channelsPerPixel, pixelsPerColumn, elementStrides, interleave, mode,
+                                              swizzle, l2Promotion, oobFill);
 }
 
-CUresult cuTensorMapReplaceAddress(CUtensorMap* tensorMap, void* globalAddress) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult cuTensorMapReplaceAddress(const Caller& caller, CUtensorMap* tensorMap, void* globalAddress) {
   if (encoded_here(caller)) return cuda_abi::replace_tensor_map_address(tensorMap, globalAddress);
   if (!tensorMap) return CUDA_ERROR_INVALID_VALUE;
-  return leave(caller, forward::cuTensorMapReplaceAddress(caller, tensorMap, globalAddress));
+  return forward::cuTensorMapReplaceAddress(caller, tensorMap, globalAddress);
 }
 
-}  // namespace custom
+}  // namespace hand
 }  // namespace gpuwire::client

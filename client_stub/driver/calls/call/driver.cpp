@@ -14,18 +14,18 @@
 
 namespace gpuwire::client {
 
-CUresult custom::cuInit(unsigned int flags) {
+CUresult hand::cuInit(unsigned int flags) {
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   return initialise_process();
 }
 
-CUresult custom::cuDriverGetVersion(int* version) {
+CUresult hand::cuDriverGetVersion(int* version) {
   if (!version) return CUDA_ERROR_INVALID_VALUE;
   *version = driver_version();
   return CUDA_SUCCESS;
 }
 
-CUresult custom::cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
+CUresult hand::cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
   if (!process()) return absent_process();
   if (!mode) return CUDA_ERROR_INVALID_VALUE;
   *mode = process()->loads_eagerly ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
@@ -66,8 +66,8 @@ void report_newer_program(int asked, int known) noexcept {
 
 }  // namespace
 
-CUresult custom::cuGetProcAddress_v2(const char* symbol, void** function, int version, cuuint64_t flags,
-                                     CUdriverProcAddressQueryResult* status) {
+CUresult hand::cuGetProcAddress_v2(const char* symbol, void** function, int version, cuuint64_t flags,
+                                   CUdriverProcAddressQueryResult* status) {
   if (!symbol || !function) return CUDA_ERROR_INVALID_VALUE;
   // The client answers questions about functions that every possible server's driver has.
   int known = version <= kDriverVersionMin ? kDriverVersionMin : driver_version();
@@ -83,7 +83,7 @@ CUresult custom::cuGetProcAddress_v2(const char* symbol, void** function, int ve
 }
 
 // The first form has no status; it says the same by its result (CUDA 11.3, driver API).
-CUresult custom::cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t flags) {
+CUresult hand::cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t flags) {
   CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SUCCESS;
   CUresult result = custom::cuGetProcAddress_v2(symbol, function, version, flags, &status);
   if (result) return result;

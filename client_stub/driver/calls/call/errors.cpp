@@ -7,7 +7,7 @@
 #include "client_stub/driver/process/error_log.hpp"
 #include "client_stub/driver/process/error_text.hpp"
 
-namespace gpuwire::client::custom {
+namespace gpuwire::client::hand {
 
 // An unknown number is CUDA_ERROR_INVALID_VALUE, and the pointer is set to null (CUDA driver API, Error Handling).
 CUresult cuGetErrorName(CUresult error, const char** name) {
@@ -60,4 +60,4 @@ CUresult cuLogsDumpToMemory(CUlogIterator* iterator, char* buffer, size_t* size,
   return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-}  // namespace gpuwire::client::custom
+}  // namespace gpuwire::client::hand

@@ -110,7 +110,7 @@ constexpr SessionTable kSessionTable{.connect = connect, .ask = ask, .survey = s
 
 }  // namespace
 
-CUresult custom::cuGetExportTable(const void** table, const CUuuid* id) {
+CUresult hand::cuGetExportTable(const void** table, const CUuuid* id) {
   if (table && id && std::memcmp(id->bytes, kSessionTableId.bytes, sizeof id->bytes) == 0) {
     *table = &kSessionTable;
     return CUDA_SUCCESS;

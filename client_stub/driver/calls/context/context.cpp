@@ -41,10 +41,6 @@ ContextState* usable_context(CUcontext context, CUresult& error) noexcept {
 
 // The live context for a query: faults do not hinder it, destruction does.
 ContextState* queried_context(CUcontext context, CUresult& error) noexcept {
-  if (!process()) {
-    error = absent_process();
-    return nullptr;
-  }
   ContextState* found = context_or_current(context, error);
   if (found && found->destroyed.load(std::memory_order_relaxed)) error = CUDA_ERROR_CONTEXT_IS_DESTROYED;
   return error ? nullptr : found;
@@ -52,9 +48,8 @@ ContextState* queried_context(CUcontext context, CUresult& error) noexcept {
 
 }  // namespace
 
-CUresult custom::cuCtxCreate_v4(CUcontext* out, CUctxCreateParams* parameters, unsigned int flags, CUdevice ordinal) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult hand::cuCtxCreate_v4(const Caller& caller, CUcontext* out, CUctxCreateParams* parameters, unsigned int flags,
+                              CUdevice ordinal) {
   const Device* device = process()->device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   if (!out || (flags & ~kContextFlagsKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -85,20 +80,18 @@ CUresult custom::cuCtxCreate_v4(CUcontext* out, CUctxCreateParams* parameters, u
   return result;
 }
 
-CUresult custom::cuCtxCreate_v2(CUcontext* out, unsigned int flags, CUdevice device) {
-  return custom::cuCtxCreate_v4(out, nullptr, flags, device);
+CUresult hand::cuCtxCreate_v2(const Caller& caller, CUcontext* out, unsigned int flags, CUdevice device) {
+  return hand::cuCtxCreate_v4(caller, out, nullptr, flags, device);
 }
 
-CUresult custom::cuCtxCreate_v3(CUcontext* out, CUexecAffinityParam* affinity, int count, unsigned int flags,
-                                CUdevice device) {
+CUresult hand::cuCtxCreate_v3(const Caller& caller, CUcontext* out, CUexecAffinityParam* affinity, int count,
+                              unsigned int flags, CUdevice device) {
   if (count < 0 || (count > 0 && !affinity)) return CUDA_ERROR_INVALID_VALUE;
   if (count > 0) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
-  return custom::cuCtxCreate_v4(out, nullptr, flags, device);
+  return hand::cuCtxCreate_v4(caller, out, nullptr, flags, device);
 }
 
-CUresult custom::cuCtxDestroy_v2(CUcontext handle) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult hand::cuCtxDestroy_v2(const Caller& caller, CUcontext handle) {
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   CUresult error;
   ContextState* context = usable_context(handle, error);
@@ -117,9 +110,7 @@ CUresult custom::cuCtxDestroy_v2(CUcontext handle) {
   return is_sticky(result) ? CUDA_SUCCESS : result;
 }
 
-CUresult custom::cuCtxAttach(CUcontext* out, unsigned int flags) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult hand::cuCtxAttach(const Caller& caller, CUcontext* out, unsigned int flags) {
   if (!out || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(caller.state->mutex);
   ++caller.state->usage;
@@ -127,7 +118,7 @@ CUresult custom::cuCtxAttach(CUcontext* out, unsigned int flags) {
   return CUDA_SUCCESS;
 }
 
-CUresult custom::cuCtxDetach(CUcontext handle) {
+CUresult hand::cuCtxDetach(const Process&, CUcontext handle) {
   CUresult error;
   ContextState* context = queried_context(handle, error);
   if (!context) return error;
@@ -140,21 +131,18 @@ CUresult custom::cuCtxDetach(CUcontext handle) {
 }
 
 // A context that is current is refused by the first version (as measured on driver 580).
-CUresult custom::cuCtxPushCurrent(CUcontext handle) {
-  if (!process()) return absent_process();
+CUresult hand::cuCtxPushCurrent(const Process& owner, CUcontext handle) {
   if (handle && t_context && as_cuda(t_context) == handle) return CUDA_ERROR_INVALID_CONTEXT;
-  return custom::cuCtxPushCurrent_v2(handle);
+  return hand::cuCtxPushCurrent_v2(owner, handle);
 }
 
-CUresult custom::cuCtxPushCurrent_v2(CUcontext handle) {
-  if (!process()) return absent_process();
+CUresult hand::cuCtxPushCurrent_v2(const Process&, CUcontext handle) {
   CUresult error;
   ContextState* context = usable_context(handle, error);
   return context ? push(context) : error;
 }
 
-CUresult custom::cuCtxPopCurrent_v2(CUcontext* out) {
-  if (!process()) return absent_process();
+CUresult hand::cuCtxPopCurrent_v2(const Process&, CUcontext* out) {
   ThreadState* thread = thread_state();
   if (!thread || thread->stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;
   if (out) *out = as_cuda(thread->stack.back());
@@ -164,8 +152,7 @@ CUresult custom::cuCtxPopCurrent_v2(CUcontext* out) {
 }
 
 // Replaces the top of the stack; NULL takes it off (CUDA driver API, cuCtxSetCurrent).
-CUresult custom::cuCtxSetCurrent(CUcontext handle) {
-  if (!process()) return absent_process();
+CUresult hand::cuCtxSetCurrent(const Process&, CUcontext handle) {
   ContextState* current = t_context;
   if (current && current->handle == reinterpret_cast<uint64_t>(handle) &&
       !current->destroyed.load(std::memory_order_relaxed)) {
@@ -187,15 +174,13 @@ CUresult custom::cuCtxSetCurrent(CUcontext handle) {
   return CUDA_SUCCESS;
 }
 
-CUresult custom::cuCtxGetCurrent(CUcontext* out) {
-  if (!process()) [[unlikely]]
-    return absent_process();
+CUresult hand::cuCtxGetCurrent(const Process&, CUcontext* out) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   *out = as_cuda(t_context);
   return CUDA_SUCCESS;
 }
 
-CUresult custom::cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
+CUresult hand::cuCtxGetDevice_v2(const Process&, CUdevice* device, CUcontext handle) {
   CUresult error;
   ContextState* context = queried_context(handle, error);
   if (!context) return error;
@@ -204,9 +189,11 @@ CUresult custom::cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
   return CUDA_SUCCESS;
 }
 
-CUresult custom::cuCtxGetDevice(CUdevice* device) { return custom::cuCtxGetDevice_v2(device, nullptr); }
+CUresult hand::cuCtxGetDevice(const Process& owner, CUdevice* device) {
+  return hand::cuCtxGetDevice_v2(owner, device, nullptr);
+}
 
-CUresult custom::cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
+CUresult hand::cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
   CUresult error = handle ? CUDA_SUCCESS : enter(Needs::context).error;
   if (is_sticky(error)) return error;
   // A context that has ended gives another error than elsewhere (as measured on driver 580).
@@ -217,7 +204,7 @@ CUresult custom::cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
   return CUDA_SUCCESS;
 }
 
-CUresult custom::cuCtxGetId(CUcontext handle, unsigned long long* id) {
+CUresult hand::cuCtxGetId(CUcontext handle, unsigned long long* id) {
   CUresult error = handle ? CUDA_SUCCESS : enter(Needs::context).error;
   if (is_sticky(error)) return argument_first(error, id ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
   ContextState* context = queried_context(handle, error);
@@ -228,7 +215,7 @@ CUresult custom::cuCtxGetId(CUcontext handle, unsigned long long* id) {
 }
 
 // CU_CTX_MAP_HOST is always on where addresses are unified.
-CUresult custom::cuCtxGetFlags(unsigned int* flags) {
+CUresult hand::cuCtxGetFlags(const Process&, unsigned int* flags) {
   CUresult error;
   ContextState* context = queried_context(nullptr, error);
   if (!context) return error;
@@ -238,26 +225,20 @@ CUresult custom::cuCtxGetFlags(unsigned int* flags) {
   return CUDA_SUCCESS;
 }
 
-CUresult custom::cuCtxSetFlags(unsigned int flags) {
-  Caller caller = enter(Needs::living_context);
-  if (caller.error) return caller.error;
+CUresult hand::cuCtxSetFlags(const Caller& caller, unsigned int flags) {
   CUresult result = leave(caller, forward::cuCtxSetFlags(caller, flags));
   if (result == CUDA_SUCCESS) set_flags(*owner(caller), *caller.session, flags);
   return result;
 }
 
-CUresult custom::cuCtxGetStreamPriorityRange(int* least, int* greatest) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult hand::cuCtxGetStreamPriorityRange(const Caller& caller, int* least, int* greatest) {
   const DeviceFacts& facts = *process()->devices[size_t(caller.state->device)].facts;
   if (least) *least = facts.stream_priority_least;
   if (greatest) *greatest = facts.stream_priority_greatest;
   return CUDA_SUCCESS;
 }
 
-CUresult custom::cuCtxGetLimit(size_t* value, CUlimit limit) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult hand::cuCtxGetLimit(const Caller& caller, size_t* value, CUlimit limit) {
   if (!value || unsigned(limit) >= unsigned(CU_LIMIT_MAX) || unsigned(limit) >= kContextLimits)
     return CUDA_ERROR_INVALID_VALUE;
   ContextState& context = *owner(caller);
@@ -269,9 +250,7 @@ CUresult custom::cuCtxGetLimit(size_t* value, CUlimit limit) {
 }
 
 // The driver rounds the value, so it is read back once.
-CUresult custom::cuCtxSetLimit(CUlimit limit, size_t value) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult hand::cuCtxSetLimit(const Caller& caller, CUlimit limit, size_t value) {
   if (CUresult result = leave(caller, forward::cuCtxSetLimit(caller, limit, value))) return result;
   size_t now = value;
   if (CUresult result = leave(caller, forward::cuCtxGetLimit(caller, &now, limit))) return result;
@@ -283,9 +262,9 @@ CUresult custom::cuCtxSetLimit(CUlimit limit, size_t value) {
   return CUDA_SUCCESS;
 }
 
-CUresult custom::cuCtxSynchronize() { return synchronise_current_context(); }
+CUresult hand::cuCtxSynchronize(const Caller& caller) { return synchronise_entered(caller); }
 
-CUresult custom::cuCtxSynchronize_v2(CUcontext handle) {
+CUresult hand::cuCtxSynchronize_v2(CUcontext handle) {
   CUresult error;
   ContextState* context = queried_context(handle, error);
   if (!context) return error;

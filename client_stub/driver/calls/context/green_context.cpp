@@ -22,10 +22,6 @@ namespace {
 
 // Whether the green context lives or not; null: it never was one. `error` says which.
 ContextState* find_green(CUgreenCtx green, CUresult& error) noexcept {
-  if (!process()) {
-    error = absent_process();
-    return nullptr;
-  }
   ContextState* found = green ? find_context(reinterpret_cast<CUcontext>(green)) : nullptr;
   if (found && !found->is_green()) found = nullptr;
   error = !found                                             ? CUDA_ERROR_INVALID_CONTEXT
@@ -64,20 +60,17 @@ bool end_green(ContextState& context) noexcept {
   return true;
 }
 
-CUresult create(CUgreenCtx* out, CUdevResourceDesc descriptor, const Device& device, unsigned flags) noexcept {
+CUresult create(const Caller& caller, CUgreenCtx* out, CUdevResourceDesc descriptor, const Device& device,
+                unsigned flags) noexcept {
   ContextState* context = make_green(*device.primary);
   if (!context) return CUDA_ERROR_OUT_OF_MEMORY;
-  Caller caller = enter(Needs::initialised);
-  CUresult result = caller.error;
-  if (!result) {
-    // Streams of the one do not wait for the NULL stream of the other.
-    caller.server->posted_uploads.end(caller);
-    result = send::call_green_create(*caller.session, 0,
-                                     {.context = context->handle,
-                                      .primary = device.primary->handle,
-                                      .descriptor = reinterpret_cast<uint64_t>(descriptor),
-                                      .flags = flags});
-  }
+  // Streams of the one do not wait for the NULL stream of the other.
+  caller.server->posted_uploads.end(caller);
+  CUresult result = send::call_green_create(*caller.session, 0,
+                                            {.context = context->handle,
+                                             .primary = device.primary->handle,
+                                             .descriptor = reinterpret_cast<uint64_t>(descriptor),
+                                             .flags = flags});
   if (result) {
     delete context;  // the handle is not given out again, as no context's is
     return result;
@@ -90,9 +83,8 @@ CUresult create(CUgreenCtx* out, CUdevResourceDesc descriptor, const Device& dev
 
 }  // namespace
 
-CUresult custom::cuGreenCtxCreate(CUgreenCtx* out, CUdevResourceDesc descriptor, CUdevice ordinal, unsigned int flags) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult hand::cuGreenCtxCreate(const Caller& caller, CUgreenCtx* out, CUdevResourceDesc descriptor, CUdevice ordinal,
+                                unsigned int flags) {
   const Device* device = process()->device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   // Without a descriptor it has the whole device (measured on driver 580).
@@ -102,7 +94,7 @@ CUresult custom::cuGreenCtxCreate(CUgreenCtx* out, CUdevResourceDesc descriptor,
   // It holds the primary context until it is destroyed.
   CUcontext primary = nullptr;
   if (CUresult error = custom::cuDevicePrimaryCtxRetain(&primary, ordinal)) return error;
-  CUresult result = create(out, descriptor, *device, flags);
+  CUresult result = create(caller, out, descriptor, *device, flags);
   if (result) {
     custom::cuDevicePrimaryCtxRelease_v2(ordinal);
   } else {
@@ -112,7 +104,7 @@ CUresult custom::cuGreenCtxCreate(CUgreenCtx* out, CUdevResourceDesc descriptor,
   return result;
 }
 
-CUresult custom::cuGreenCtxDestroy(CUgreenCtx green) {
+CUresult hand::cuGreenCtxDestroy(CUgreenCtx green) {
   CUresult error;
   ContextState* context = find_green(green, error);
   if (error) return error;
@@ -130,7 +122,7 @@ CUresult custom::cuGreenCtxDestroy(CUgreenCtx green) {
   return is_sticky(result) ? CUDA_SUCCESS : result;
 }
 
-CUresult custom::cuCtxFromGreenCtx(CUcontext* out, CUgreenCtx green) {
+CUresult hand::cuCtxFromGreenCtx(const Process&, CUcontext* out, CUgreenCtx green) {
   CUresult error;
   find_green(green, error);
   if (error) return error;
@@ -139,7 +131,7 @@ CUresult custom::cuCtxFromGreenCtx(CUcontext* out, CUgreenCtx green) {
   return CUDA_SUCCESS;
 }
 
-CUresult custom::cuGreenCtxGetId(CUgreenCtx green, unsigned long long* id) {
+CUresult hand::cuGreenCtxGetId(CUgreenCtx green, unsigned long long* id) {
   // Without one, of the current context if that is one; its sticky error comes first, but after the pointer (measured
   // on driver 580).
   const CUresult fault = green ? CUDA_SUCCESS : enter(Needs::context).error;
@@ -153,7 +145,7 @@ CUresult custom::cuGreenCtxGetId(CUgreenCtx green, unsigned long long* id) {
   return CUDA_SUCCESS;
 }
 
-CUresult custom::cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource* resource, CUdevResourceType type) {
+CUresult hand::cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource* resource, CUdevResourceType type) {
   CUresult error;
   ContextState* context = find_green(green, error);
   if (error) return error;
@@ -163,7 +155,7 @@ CUresult custom::cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource* resou
   return leave(caller, forward::cuCtxGetDevResource(caller, context_of(green), resource, type));
 }
 
-CUresult custom::cuGreenCtxStreamCreate(CUstream* out, CUgreenCtx green, unsigned int flags, int priority) {
+CUresult hand::cuGreenCtxStreamCreate(CUstream* out, CUgreenCtx green, unsigned int flags, int priority) {
   CUresult error;
   ContextState* context = find_green(green, error);
   if (error) return error;
@@ -173,13 +165,13 @@ CUresult custom::cuGreenCtxStreamCreate(CUstream* out, CUgreenCtx green, unsigne
   return create_stream(caller, out, flags, priority);
 }
 
-CUresult custom::cuGreenCtxRecordEvent(CUgreenCtx green, CUevent event) {
+CUresult hand::cuGreenCtxRecordEvent(CUgreenCtx green, CUevent event) {
   CUresult error;
   find_green(green, error);
   return error ? error : custom::cuCtxRecordEvent(context_of(green), event);
 }
 
-CUresult custom::cuGreenCtxWaitEvent(CUgreenCtx green, CUevent event) {
+CUresult hand::cuGreenCtxWaitEvent(CUgreenCtx green, CUevent event) {
   CUresult error;
   find_green(green, error);
   return error ? error : custom::cuCtxWaitEvent(context_of(green), event);

@@ -15,20 +15,11 @@ namespace gpuwire::client {
 namespace {
 
 struct Primary {
-  Caller caller;
-  const Device* device = nullptr;
-  CUresult error = CUDA_SUCCESS;
-};
+  const Caller& caller;
+  const Device* device;
 
-Primary enter_primary(CUdevice ordinal) noexcept {
-  Primary primary;
-  primary.caller = enter(Needs::initialised);
-  primary.error = primary.caller.error;
-  if (primary.error) return primary;
-  primary.device = process()->device(ordinal);
-  if (!primary.device) primary.error = CUDA_ERROR_INVALID_DEVICE;
-  return primary;
-}
+  Primary(const Caller& by, CUdevice ordinal) noexcept : caller(by), device(process()->device(ordinal)) {}
+};
 
 wire::message::RetainPrimary message_about(const Device& device) noexcept {
   return {.context = device.primary->handle,
@@ -65,9 +56,9 @@ CUresult end_unused(const Primary& primary) noexcept {
 }
 
 // Flags are about how this process waits.
-CUresult set_primary_flags(CUdevice ordinal, unsigned flags, bool while_active) noexcept {
-  Primary primary = enter_primary(ordinal);
-  if (primary.error) return primary.error;
+CUresult set_primary_flags(const Caller& caller, CUdevice ordinal, unsigned flags, bool while_active) noexcept {
+  const Primary primary(caller, ordinal);
+  if (!primary.device) return CUDA_ERROR_INVALID_DEVICE;
   if ((flags & ~kContextFlagsKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
   ContextState& context = *primary.device->primary;
   if (!while_active && context.alive.load(std::memory_order_relaxed)) return CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE;
@@ -79,9 +70,9 @@ CUresult set_primary_flags(CUdevice ordinal, unsigned flags, bool while_active) 
 
 // Posted: creating a context takes the server a while, in which the program may go on; a failure surfaces in the first
 // call that waits.
-CUresult custom::cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice ordinal) {
-  Primary primary = enter_primary(ordinal);
-  if (primary.error) return primary.error;
+CUresult hand::cuDevicePrimaryCtxRetain(const Caller& caller, CUcontext* out, CUdevice ordinal) {
+  const Primary primary(caller, ordinal);
+  if (!primary.device) return CUDA_ERROR_INVALID_DEVICE;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   ContextState& context = *primary.device->primary;
   PostedUploads& uploads = context.server->posted_uploads;
@@ -103,9 +94,9 @@ CUresult custom::cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice ordinal) {
   return CUDA_SUCCESS;
 }
 
-CUresult custom::cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
-  Primary primary = enter_primary(ordinal);
-  if (primary.error) return primary.error;
+CUresult hand::cuDevicePrimaryCtxRelease_v2(const Caller& caller, CUdevice ordinal) {
+  const Primary primary(caller, ordinal);
+  if (!primary.device) return CUDA_ERROR_INVALID_DEVICE;
   ContextState& context = *primary.device->primary;
   std::unique_lock lock(context.mutex);
   if (context.usage == 0) return CUDA_ERROR_INVALID_CONTEXT;
@@ -116,9 +107,9 @@ CUresult custom::cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
 }
 
 // Ends the context whatever its usage; its users still have to release it, and the next retain makes a new one.
-CUresult custom::cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
-  Primary primary = enter_primary(ordinal);
-  if (primary.error) return primary.error;
+CUresult hand::cuDevicePrimaryCtxReset_v2(const Caller& caller, CUdevice ordinal) {
+  const Primary primary(caller, ordinal);
+  if (!primary.device) return CUDA_ERROR_INVALID_DEVICE;
   ContextState& context = *primary.device->primary;
   std::unique_lock lock(context.mutex);
   if (!context.alive.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
@@ -138,20 +129,17 @@ CUresult custom::cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
   return result;
 }
 
-CUresult custom::cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int flags) {
-  return set_primary_flags(ordinal, flags, true);
+CUresult hand::cuDevicePrimaryCtxSetFlags_v2(const Caller& caller, CUdevice ordinal, unsigned int flags) {
+  return set_primary_flags(caller, ordinal, flags, true);
 }
 
 // The name of before CUDA 11 refuses to change the flags of an active context (measured on driver 580).
-CUresult custom::cuDevicePrimaryCtxSetFlags(CUdevice ordinal, unsigned int flags) {
-  return set_primary_flags(ordinal, flags, false);
+CUresult hand::cuDevicePrimaryCtxSetFlags(const Caller& caller, CUdevice ordinal, unsigned int flags) {
+  return set_primary_flags(caller, ordinal, flags, false);
 }
 
-CUresult custom::cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int* flags, int* active) {
-  Process* owner = process();
-  if (!owner) [[unlikely]]
-    return absent_process();
-  const Device* device = owner->device(ordinal);
+CUresult hand::cuDevicePrimaryCtxGetState(const Process& owner, CUdevice ordinal, unsigned int* flags, int* active) {
+  const Device* device = owner.device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   if (!flags || !active) return CUDA_ERROR_INVALID_VALUE;
   *flags = device->primary->flags.load(std::memory_order_relaxed);

@@ -22,12 +22,12 @@
 #include "client_stub/driver/state/host_memory/pinned_pointers.hpp"
 #include "client_stub/driver/state/stream/host_callbacks.hpp"
 
-namespace gpuwire::client::custom {
+namespace gpuwire::client::hand {
 namespace {
 
-// A copy that has entered the driver: its stream is resolved, once.
+// A copy whose stream is resolved, once.
 struct Begun {
-  Caller caller;
+  const Caller& caller;
   uint64_t stream = 0;
   Form form = Form::blocking;
   CUresult error = CUDA_SUCCESS;
@@ -36,10 +36,9 @@ struct Begun {
   CUstream wire() const noexcept { return reinterpret_cast<CUstream>(stream); }
 };
 
-Begun begin(CUstream stream, bool per_thread, Form form) {
-  Begun begun{.caller = enter(Needs::context), .form = form};
-  begun.error = begun.caller.error;
-  if (!begun.error) begun.stream = resolve_stream(begun.caller, stream, per_thread, begun.error);
+Begun begin(const Caller& caller, CUstream stream, bool per_thread, Form form) {
+  Begun begun{.caller = caller, .form = form};
+  begun.stream = resolve_stream(caller, stream, per_thread, begun.error);
   return begun;
 }
 
@@ -88,17 +87,17 @@ CUresult copy_to_both_sides(const Begun& begun, const Places& places, bool unkno
   if (begun.form == Form::blocking) {
     if (CUresult error = refuse_in_capture(begun.caller, begun.stream, true)) return error;
   }
-  return leave(begun.caller, finish_copy(begun, copy_by_address(begun, places, unknown)));
+  return finish_copy(begun, copy_by_address(begun, places, unknown));
 }
 
 CUresult captured(const Begun& begun, uint64_t capture, const Places& places, bool to_program, bool from_program) {
-  return leave(begun.caller, capture_linear(begun.caller, capture, places, to_program, from_program, begun.stream));
+  return capture_linear(begun.caller, capture, places, to_program, from_program, begun.stream);
 }
 
 CUresult to_device(const Begun& begun, Places& places) {
   auto& [destination, source] = places;
   const size_t bytes = source.bytes;
-  if (bytes == 0) return leave(begun.caller, CUDA_SUCCESS);
+  if (bytes == 0) return CUDA_SUCCESS;
   if (!source.address) return CUDA_ERROR_INVALID_VALUE;
   bool unknown = false;
   if (CUresult error = check_on_device(destination, unknown)) return error;
@@ -113,7 +112,7 @@ CUresult to_device(const Begun& begun, Places& places) {
                                return copy_late(begun.caller, destination.address, source, begun.stream);
                              });
   if (!ready && done && unknown) ready = await_verdict(begun.caller);
-  if (ready || done) return leave(begun.caller, ready);
+  if (ready || done) return ready;
   if (bytes <= kPointerTableBytesMax)
     begun.caller.server->pinned_pointers.scan_data({static_cast<const std::byte*>(source.memory()), bytes});
   if (!source.in_pinned()) note_pageable_memory();
@@ -123,12 +122,12 @@ CUresult to_device(const Begun& begun, Places& places) {
   if (!result && unknown) result = await_verdict(begun.caller);
   // The program may look at such memory as soon as a blocking copy has returned.
   if (destination.on_both_sides()) result = finish_copy(begun, result);
-  return leave(begun.caller, result);
+  return result;
 }
 
 CUresult from_device(const Begun& begun, Places& places) {
   auto& [destination, source] = places;
-  if (source.bytes == 0) return leave(begun.caller, CUDA_SUCCESS);
+  if (source.bytes == 0) return CUDA_SUCCESS;
   if (!destination.address) return CUDA_ERROR_INVALID_VALUE;
   bool unknown = false;
   if (CUresult error = check_on_device(source, unknown)) return error;
@@ -139,26 +138,26 @@ CUresult from_device(const Begun& begun, Places& places) {
   void* memory = reinterpret_cast<void*>(destination.address);
   if (!destination.in_pinned()) note_pageable_memory();
   if (begun.form == Form::ordered && !unknown && destination.in_pinned()) {
-    return leave(begun.caller, fetch_later(begun.caller, memory, source.address, source.bytes, begun.stream));
+    return fetch_later(begun.caller, memory, source.address, source.bytes, begun.stream);
   }
-  return leave(begun.caller, fetch_from_device(begun.caller, memory, source.address, source.bytes, begun.stream));
+  return fetch_from_device(begun.caller, memory, source.address, source.bytes, begun.stream);
 }
 
 // Nobody but the program touches this memory, but the copy takes its turn in the stream.
 CUresult host_to_host(const Begun& begun, const Places& places) {
   const auto& [destination, source] = places;
-  if (source.bytes == 0) return leave(begun.caller, CUDA_SUCCESS);
+  if (source.bytes == 0) return CUDA_SUCCESS;
   if (!destination.address || !source.address) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = refuse_in_capture(begun.caller, begun.stream, begun.form == Form::blocking)) return error;
   if (uint64_t capture = capture_of(begun.caller, begun.stream)) return captured(begun, capture, places, true, true);
-  if (CUresult error = forward::cuStreamSynchronize(begun.caller, begun.wire())) return leave(begun.caller, error);
+  if (CUresult error = forward::cuStreamSynchronize(begun.caller, begun.wire())) return error;
   std::memmove(reinterpret_cast<void*>(destination.address), source.memory(), source.bytes);
-  return leave(begun.caller, CUDA_SUCCESS);
+  return CUDA_SUCCESS;
 }
 
 CUresult on_device(const Begun& begun, Places& places) {
   auto& [destination, source] = places;
-  if (source.bytes == 0) return leave(begun.caller, CUDA_SUCCESS);
+  if (source.bytes == 0) return CUDA_SUCCESS;
   bool unknown = false;
   if (CUresult error = check_on_device(destination, unknown)) return error;
   if (CUresult error = check_on_device(source, unknown)) return error;
@@ -172,7 +171,7 @@ CUresult on_device(const Begun& begun, Places& places) {
   }
   // The program may change or read such memory as soon as a blocking copy has returned.
   if (destination.on_both_sides() || source.on_both_sides()) result = finish_copy(begun, result);
-  return leave(begun.caller, result);
+  return result;
 }
 
 // Has the client no reason to doubt that the context is well and the memory of its device?
@@ -193,7 +192,7 @@ CUresult between_contexts(const Begun& begun, Places& places, CUcontext to, CUco
   CUresult result = forward::cuMemcpyPeerAsync(begun.caller, destination.address, to, source.address, from,
                                                source.bytes, begun.wire());
   if (!result && unknown) result = await_verdict(begun.caller);
-  return leave(begun.caller, result);
+  return result;
 }
 
 // The unified forms: which side is where follows from the addresses (section "Unified Addressing").
@@ -205,11 +204,11 @@ CUresult unified(const Begun& begun, Places& places) {
   return host_to_host(begun, places);
 }
 
-// Each copy: enters, resolves its stream, looks its addresses up.
+// Each copy: resolves its stream, looks its addresses up.
 template <class Copy>
-CUresult copy(Copy&& perform, uint64_t destination, uint64_t source, size_t bytes, CUstream stream, bool per_thread,
-              Form form) {
-  Begun begun = begin(stream, per_thread, form);
+CUresult copy(const Caller& caller, Copy&& perform, uint64_t destination, uint64_t source, size_t bytes,
+              CUstream stream, bool per_thread, Form form) {
+  Begun begun = begin(caller, stream, per_thread, form);
   if (begun.error) return begun.error;
   Places places = classify(destination, source, bytes);
   return perform(begun, places);
@@ -243,31 +242,31 @@ CUresult check_array(CUarray array) {
 
 // Between arrays, or an array and device memory.
 template <class Forward>
-CUresult array_copy_on_device(size_t bytes, bool per_thread, std::initializer_list<CUarray> arrays, Forward&& forward) {
-  Begun begun = begin(nullptr, per_thread, Form::blocking);
+CUresult array_copy_on_device(const Caller& caller, size_t bytes, bool per_thread,
+                              std::initializer_list<CUarray> arrays, Forward&& forward) {
+  Begun begun = begin(caller, nullptr, per_thread, Form::blocking);
   if (begun.error) return begun.error;
-  if (bytes == 0) return leave(begun.caller, CUDA_SUCCESS);
+  if (bytes == 0) return CUDA_SUCCESS;
   for (CUarray array : arrays) {
     if (CUresult error = check_array(array)) return error;
   }
-  return leave(begun.caller, forward(begun.caller));
+  return forward();
 }
 
-CUresult array_copy(CUarray array, size_t offset, void* host, size_t bytes, CUstream stream, bool per_thread,
-                    bool to_array, Form form) {
-  Begun begun = begin(stream, per_thread, form);
+CUresult array_copy(const Caller& caller, CUarray array, size_t offset, void* host, size_t bytes, CUstream stream,
+                    bool per_thread, bool to_array, Form form) {
+  Begun begun = begin(caller, stream, per_thread, form);
   if (begun.error) return begun.error;
   auto handle = reinterpret_cast<uint64_t>(array);
-  if (bytes == 0) return leave(begun.caller, CUDA_SUCCESS);
+  if (bytes == 0) return CUDA_SUCCESS;
   if (CUresult error = check_array(array)) return error;
   if (!host) return CUDA_ERROR_INVALID_VALUE;
   // This check comes before the program's memory is read, because that memory may be shorter than a copy that the array
   // cannot hold either.
-  if (CUresult error = check_in_array(begun.caller, array, offset, 0, 0, bytes, 1, 1))
-    return leave(begun.caller, error);
+  if (CUresult error = check_in_array(begun.caller, array, offset, 0, 0, bytes, 1, 1)) return error;
   if (CUresult error = refuse_in_capture(begun.caller, begun.stream, form == Form::blocking)) return error;
   if (classify(address_of(host), bytes).in_managed()) {
-    return leave(begun.caller, array_copy_of_managed(begun, handle, offset, host, bytes, to_array));
+    return array_copy_of_managed(begun, handle, offset, host, bytes, to_array);
   }
   CUDA_MEMCPY3D copy{};
   (to_array ? copy.dstMemoryType : copy.srcMemoryType) = CU_MEMORYTYPE_ARRAY;
@@ -279,110 +278,117 @@ CUresult array_copy(CUarray array, size_t offset, void* host, size_t bytes, CUst
   copy.WidthInBytes = bytes;
   copy.Height = copy.Depth = 1;
   if (uint64_t capture = capture_of(begun.caller, begun.stream))
-    return leave(begun.caller, capture_box(begun.caller, capture, copy, begun.stream));
+    return capture_box(begun.caller, capture, copy, begun.stream);
   // The server has such memory, too: it uses it when the stream gets there.
   const Place place = classify(address_of(host), bytes);
   if (form == Form::ordered && place.kind == PlaceKind::region)
-    return leave(begun.caller, forward::cuMemcpy3DAsync_v2(begun.caller, &copy, begun.wire()));
+    return forward::cuMemcpy3DAsync_v2(begun.caller, &copy, begun.wire());
   if (CUresult error = before_work(begun.caller)) return error;
   if (to_array) {
     bool done = false;
     const CUresult ready = ready_source(begun.caller, place, begun.stream, form, done,
                                         [&] { return copy_late(begun.caller, copy, begun.stream); });
-    if (ready || done) return leave(begun.caller, ready);
+    if (ready || done) return ready;
   }
   DeviceBox device{.array = handle, .x_bytes = offset};
   HostBox memory{.base = static_cast<std::byte*>(host), .pitch_bytes = bytes, .height_rows = 1};
   BoxSize size{.width_bytes = bytes};
-  if (to_array)
-    return leave(begun.caller, send_box(begun.caller, device, memory, size, begun.stream, form == Form::blocking));
+  if (to_array) return send_box(begun.caller, device, memory, size, begun.stream, form == Form::blocking);
   const bool later = form == Form::ordered && place.in_pinned();
-  return leave(begun.caller, later ? fetch_box_later(begun.caller, memory, device, size, begun.stream)
-                                   : fetch_box(begun.caller, memory, device, size, begun.stream));
+  return later ? fetch_box_later(begun.caller, memory, device, size, begun.stream)
+               : fetch_box(begun.caller, memory, device, size, begun.stream);
 }
 
 }  // namespace
 
-CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount, bool per_thread) {
-  return copy(to_device, dstDevice, address_of(srcHost), ByteCount, nullptr, per_thread, Form::blocking);
+CUresult cuMemcpyHtoD_v2(const Caller& caller, CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount,
+                         bool per_thread) {
+  return copy(caller, to_device, dstDevice, address_of(srcHost), ByteCount, nullptr, per_thread, Form::blocking);
 }
 
-CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount, CUstream hStream,
-                              bool per_thread) {
-  return copy(to_device, dstDevice, address_of(srcHost), ByteCount, hStream, per_thread, Form::ordered);
+CUresult cuMemcpyHtoDAsync_v2(const Caller& caller, CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount,
+                              CUstream hStream, bool per_thread) {
+  return copy(caller, to_device, dstDevice, address_of(srcHost), ByteCount, hStream, per_thread, Form::ordered);
 }
 
-CUresult cuMemcpyDtoH_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, bool per_thread) {
-  return copy(from_device, address_of(dstHost), srcDevice, ByteCount, nullptr, per_thread, Form::blocking);
+CUresult cuMemcpyDtoH_v2(const Caller& caller, void* dstHost, CUdeviceptr srcDevice, size_t ByteCount,
+                         bool per_thread) {
+  return copy(caller, from_device, address_of(dstHost), srcDevice, ByteCount, nullptr, per_thread, Form::blocking);
 }
 
-CUresult cuMemcpyDtoHAsync_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream,
-                              bool per_thread) {
-  return copy(from_device, address_of(dstHost), srcDevice, ByteCount, hStream, per_thread, Form::ordered);
+CUresult cuMemcpyDtoHAsync_v2(const Caller& caller, void* dstHost, CUdeviceptr srcDevice, size_t ByteCount,
+                              CUstream hStream, bool per_thread) {
+  return copy(caller, from_device, address_of(dstHost), srcDevice, ByteCount, hStream, per_thread, Form::ordered);
 }
 
-CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, bool per_thread) {
-  return copy(on_device, dstDevice, srcDevice, ByteCount, nullptr, per_thread, Form::blocking);
+CUresult cuMemcpyDtoD_v2(const Caller& caller, CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
+                         bool per_thread) {
+  return copy(caller, on_device, dstDevice, srcDevice, ByteCount, nullptr, per_thread, Form::blocking);
 }
 
-CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream,
-                              bool per_thread) {
-  return copy(on_device, dstDevice, srcDevice, ByteCount, hStream, per_thread, Form::ordered);
+CUresult cuMemcpyDtoDAsync_v2(const Caller& caller, CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
+                              CUstream hStream, bool per_thread) {
+  return copy(caller, on_device, dstDevice, srcDevice, ByteCount, hStream, per_thread, Form::ordered);
 }
 
-CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, bool per_thread) {
-  return copy(unified, dst, src, ByteCount, nullptr, per_thread, Form::blocking);
+CUresult cuMemcpy(const Caller& caller, CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, bool per_thread) {
+  return copy(caller, unified, dst, src, ByteCount, nullptr, per_thread, Form::blocking);
 }
 
-CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream, bool per_thread) {
-  return copy(unified, dst, src, ByteCount, hStream, per_thread, Form::ordered);
+CUresult cuMemcpyAsync(const Caller& caller, CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream,
+                       bool per_thread) {
+  return copy(caller, unified, dst, src, ByteCount, hStream, per_thread, Form::ordered);
 }
 
-CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext,
-                           size_t ByteCount, CUstream hStream, bool per_thread) {
+CUresult cuMemcpyPeerAsync(const Caller& caller, CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+                           CUcontext srcContext, size_t ByteCount, CUstream hStream, bool per_thread) {
   auto perform = [&](const Begun& begun, Places& places) {
     return between_contexts(begun, places, dstContext, srcContext);
   };
-  return copy(perform, dstDevice, srcDevice, ByteCount, hStream, per_thread, Form::ordered);
+  return copy(caller, perform, dstDevice, srcDevice, ByteCount, hStream, per_thread, Form::ordered);
 }
 
-CUresult cuMemcpyHtoA_v2(CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount, bool per_thread) {
-  return array_copy(dstArray, dstOffset, const_cast<void*>(srcHost), ByteCount, nullptr, per_thread, true,
+CUresult cuMemcpyHtoA_v2(const Caller& caller, CUarray dstArray, size_t dstOffset, const void* srcHost,
+                         size_t ByteCount, bool per_thread) {
+  return array_copy(caller, dstArray, dstOffset, const_cast<void*>(srcHost), ByteCount, nullptr, per_thread, true,
                     Form::blocking);
 }
 
-CUresult cuMemcpyHtoAAsync_v2(CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount,
-                              CUstream hStream, bool per_thread) {
-  return array_copy(dstArray, dstOffset, const_cast<void*>(srcHost), ByteCount, hStream, per_thread, true,
+CUresult cuMemcpyHtoAAsync_v2(const Caller& caller, CUarray dstArray, size_t dstOffset, const void* srcHost,
+                              size_t ByteCount, CUstream hStream, bool per_thread) {
+  return array_copy(caller, dstArray, dstOffset, const_cast<void*>(srcHost), ByteCount, hStream, per_thread, true,
                     Form::ordered);
 }
 
-CUresult cuMemcpyAtoH_v2(void* dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, bool per_thread) {
-  return array_copy(srcArray, srcOffset, dstHost, ByteCount, nullptr, per_thread, false, Form::blocking);
+CUresult cuMemcpyAtoH_v2(const Caller& caller, void* dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount,
+                         bool per_thread) {
+  return array_copy(caller, srcArray, srcOffset, dstHost, ByteCount, nullptr, per_thread, false, Form::blocking);
 }
 
-CUresult cuMemcpyAtoHAsync_v2(void* dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream,
-                              bool per_thread) {
-  return array_copy(srcArray, srcOffset, dstHost, ByteCount, hStream, per_thread, false, Form::ordered);
+CUresult cuMemcpyAtoHAsync_v2(const Caller& caller, void* dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount,
+                              CUstream hStream, bool per_thread) {
+  return array_copy(caller, srcArray, srcOffset, dstHost, ByteCount, hStream, per_thread, false, Form::ordered);
 }
 
-CUresult cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount, bool per_thread) {
-  return array_copy_on_device(ByteCount, per_thread, {dstArray}, [&](const Caller& caller) {
+CUresult cuMemcpyDtoA_v2(const Caller& caller, CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice,
+                         size_t ByteCount, bool per_thread) {
+  return array_copy_on_device(caller, ByteCount, per_thread, {dstArray}, [&] {
     return forward::cuMemcpyDtoA_v2(caller, dstArray, dstOffset, srcDevice, ByteCount, per_thread);
   });
 }
 
-CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount, bool per_thread) {
-  return array_copy_on_device(ByteCount, per_thread, {srcArray}, [&](const Caller& caller) {
+CUresult cuMemcpyAtoD_v2(const Caller& caller, CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset,
+                         size_t ByteCount, bool per_thread) {
+  return array_copy_on_device(caller, ByteCount, per_thread, {srcArray}, [&] {
     return forward::cuMemcpyAtoD_v2(caller, dstDevice, srcArray, srcOffset, ByteCount, per_thread);
   });
 }
 
-CUresult cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount,
-                         bool per_thread) {
-  return array_copy_on_device(ByteCount, per_thread, {dstArray, srcArray}, [&](const Caller& caller) {
+CUresult cuMemcpyAtoA_v2(const Caller& caller, CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset,
+                         size_t ByteCount, bool per_thread) {
+  return array_copy_on_device(caller, ByteCount, per_thread, {dstArray, srcArray}, [&] {
     return forward::cuMemcpyAtoA_v2(caller, dstArray, dstOffset, srcArray, srcOffset, ByteCount, per_thread);
   });
 }
 
-}  // namespace gpuwire::client::custom
+}  // namespace gpuwire::client::hand

@@ -25,11 +25,8 @@ bool order_is_valid(CUmemcpySrcAccessOrder order) {
 bool flags_are_valid(unsigned flags) { return (flags & ~unsigned(CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE)) == 0; }
 
 // "Must not be legacy NULL stream" (cuda.h, cuMemcpyBatchAsync).
-Caller begin(CUstream stream, bool per_thread) {
-  Caller caller = enter(Needs::context);
-  bool null_stream = stream == CU_STREAM_LEGACY || (stream == nullptr && !per_thread);
-  if (!caller.error && null_stream) caller.error = CUDA_ERROR_INVALID_VALUE;
-  return caller;
+bool is_null_stream(CUstream stream, bool per_thread) {
+  return stream == CU_STREAM_LEGACY || (stream == nullptr && !per_thread);
 }
 
 CUresult check_attributes(const CUmemcpyAttributes* attributes, const size_t* first, size_t attribute_count,
@@ -53,12 +50,11 @@ CUresult settle_during_call(const Caller& caller, CUmemcpySrcAccessOrder order, 
   return synchronise_stream(stream, per_thread);
 }
 
-CUresult linear_batch(const CUdeviceptr* destinations, const CUdeviceptr* sources, const size_t* sizes, size_t count,
-                      const CUmemcpyAttributes* attributes, const size_t* first, size_t attribute_count,
-                      CUstream stream, bool per_thread, size_t& failed) {
+CUresult linear_batch(const Caller& caller, const CUdeviceptr* destinations, const CUdeviceptr* sources,
+                      const size_t* sizes, size_t count, const CUmemcpyAttributes* attributes, const size_t* first,
+                      size_t attribute_count, CUstream stream, bool per_thread, size_t& failed) {
   failed = kNoIndex;
-  Caller caller = begin(stream, per_thread);
-  if (caller.error) return caller.error;
+  if (is_null_stream(stream, per_thread)) return CUDA_ERROR_INVALID_VALUE;
   if (!destinations || !sources || !sizes || count == 0) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = check_attributes(attributes, first, attribute_count, count)) return error;
   if (std::find(sizes, sizes + count, size_t(0)) != sizes + count) return CUDA_ERROR_INVALID_VALUE;
@@ -157,11 +153,10 @@ CUresult copy_box(const Caller& caller, const CUDA_MEMCPY3D_BATCH_OP& operation,
   return custom::cuMemcpy3DAsync_v2(&copy, stream, per_thread);
 }
 
-CUresult box_batch(size_t count, const CUDA_MEMCPY3D_BATCH_OP* operations, unsigned long long flags, CUstream stream,
-                   bool per_thread, size_t& failed) {
+CUresult box_batch(const Caller& caller, size_t count, const CUDA_MEMCPY3D_BATCH_OP* operations,
+                   unsigned long long flags, CUstream stream, bool per_thread, size_t& failed) {
   failed = kNoIndex;
-  Caller caller = begin(stream, per_thread);
-  if (caller.error) return caller.error;
+  if (is_null_stream(stream, per_thread)) return CUDA_ERROR_INVALID_VALUE;
   if (!operations || count == 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < count; ++i) {
     failed = i;
@@ -176,37 +171,38 @@ CUresult box_batch(size_t count, const CUDA_MEMCPY3D_BATCH_OP* operations, unsig
 
 }  // namespace
 
-namespace custom {
+namespace hand {
 
-CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count,
+CUresult cuMemcpyBatchAsync_v2(const Caller& caller, CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count,
                                CUmemcpyAttributes* attrs, size_t* attrsIdxs, size_t numAttrs, CUstream hStream,
                                bool per_thread) {
   size_t failed = 0;
-  return linear_batch(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream, per_thread, failed);
+  return linear_batch(caller, dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream, per_thread, failed);
 }
 
-CUresult cuMemcpyBatchAsync(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count,
+CUresult cuMemcpyBatchAsync(const Caller& caller, CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count,
                             CUmemcpyAttributes* attrs, size_t* attrsIdxs, size_t numAttrs, size_t* failIdx,
                             CUstream hStream, bool per_thread) {
   size_t failed = 0;
-  CUresult result = linear_batch(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream, per_thread, failed);
+  CUresult result =
+      linear_batch(caller, dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream, per_thread, failed);
   if (result && failIdx) *failIdx = failed;
   return result;
 }
 
-CUresult cuMemcpy3DBatchAsync_v2(size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, unsigned long long flags,
-                                 CUstream hStream, bool per_thread) {
+CUresult cuMemcpy3DBatchAsync_v2(const Caller& caller, size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList,
+                                 unsigned long long flags, CUstream hStream, bool per_thread) {
   size_t failed = 0;
-  return box_batch(numOps, opList, flags, hStream, per_thread, failed);
+  return box_batch(caller, numOps, opList, flags, hStream, per_thread, failed);
 }
 
-CUresult cuMemcpy3DBatchAsync(size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, size_t* failIdx, unsigned long long flags,
-                              CUstream hStream, bool per_thread) {
+CUresult cuMemcpy3DBatchAsync(const Caller& caller, size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, size_t* failIdx,
+                              unsigned long long flags, CUstream hStream, bool per_thread) {
   size_t failed = 0;
-  CUresult result = box_batch(numOps, opList, flags, hStream, per_thread, failed);
+  CUresult result = box_batch(caller, numOps, opList, flags, hStream, per_thread, failed);
   if (result && failIdx) *failIdx = failed;
   return result;
 }
 
-}  // namespace custom
+}  // namespace hand
 }  // namespace gpuwire::client

@@ -254,9 +254,7 @@ bool captured(const Caller& caller, const Copy3D& request, uint64_t wire_stream,
 }
 
 template <class Copy3D>
-CUresult copy_box(const Copy3D& request, CUstream stream, bool per_thread, bool blocking) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult copy_box(const Caller& caller, const Copy3D& request, CUstream stream, bool per_thread, bool blocking) {
   // The stream comes before the arguments (as measured on driver 580).
   CUresult result = CUDA_SUCCESS;
   uint64_t wire_stream = resolve_stream(caller, stream, per_thread, result);
@@ -264,7 +262,7 @@ CUresult copy_box(const Copy3D& request, CUstream stream, bool per_thread, bool 
   BoxCopy copy;
   if (CUresult error = read_copy(request, copy)) return error;
   if (copy.array && !blocking) {
-    if (CUresult error = check_in_arrays(caller, copy)) return leave(caller, error);
+    if (CUresult error = check_in_arrays(caller, copy)) return error;
   }
   if (!captured(caller, request, wire_stream, blocking, result))
     result = perform(caller, copy, wire_stream, stream, per_thread, blocking,
@@ -272,41 +270,41 @@ CUresult copy_box(const Copy3D& request, CUstream stream, bool per_thread, bool 
   // The program may change or read such memory as soon as a blocking copy has returned.
   if (!result && blocking && copy.mirrored) result = forward::cuStreamSynchronize(caller, stream, per_thread);
   if (!result && (copy.unknown || (copy.array && blocking))) result = await_verdict(caller);
-  return leave(caller, result);
+  return result;
 }
 
 }  // namespace
 
-namespace custom {
+namespace hand {
 
-CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* pCopy, bool per_thread) {
-  return pCopy ? copy_box(as_3d(*pCopy), nullptr, per_thread, true) : CUDA_ERROR_INVALID_VALUE;
+CUresult cuMemcpy2D_v2(const Caller& caller, const CUDA_MEMCPY2D* pCopy, bool per_thread) {
+  return copy_box(caller, as_3d(*pCopy), nullptr, per_thread, true);
 }
 
 // It differs from cuMemcpy2D in which pitches the device accepts, and none is refused here.
-CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* pCopy, bool per_thread) {
-  return cuMemcpy2D_v2(pCopy, per_thread);
+CUresult cuMemcpy2DUnaligned_v2(const Caller& caller, const CUDA_MEMCPY2D* pCopy, bool per_thread) {
+  return hand::cuMemcpy2D_v2(caller, pCopy, per_thread);
 }
 
-CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* pCopy, CUstream hStream, bool per_thread) {
-  return pCopy ? copy_box(as_3d(*pCopy), hStream, per_thread, false) : CUDA_ERROR_INVALID_VALUE;
+CUresult cuMemcpy2DAsync_v2(const Caller& caller, const CUDA_MEMCPY2D* pCopy, CUstream hStream, bool per_thread) {
+  return copy_box(caller, as_3d(*pCopy), hStream, per_thread, false);
 }
 
-CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D* pCopy, bool per_thread) {
-  return pCopy ? copy_box(*pCopy, nullptr, per_thread, true) : CUDA_ERROR_INVALID_VALUE;
+CUresult cuMemcpy3D_v2(const Caller& caller, const CUDA_MEMCPY3D* pCopy, bool per_thread) {
+  return copy_box(caller, *pCopy, nullptr, per_thread, true);
 }
 
-CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* pCopy, CUstream hStream, bool per_thread) {
-  return pCopy ? copy_box(*pCopy, hStream, per_thread, false) : CUDA_ERROR_INVALID_VALUE;
+CUresult cuMemcpy3DAsync_v2(const Caller& caller, const CUDA_MEMCPY3D* pCopy, CUstream hStream, bool per_thread) {
+  return copy_box(caller, *pCopy, hStream, per_thread, false);
 }
 
-CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* pCopy, bool per_thread) {
-  return pCopy ? copy_box(*pCopy, nullptr, per_thread, true) : CUDA_ERROR_INVALID_VALUE;
+CUresult cuMemcpy3DPeer(const Caller& caller, const CUDA_MEMCPY3D_PEER* pCopy, bool per_thread) {
+  return copy_box(caller, *pCopy, nullptr, per_thread, true);
 }
 
-CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* pCopy, CUstream hStream, bool per_thread) {
-  return pCopy ? copy_box(*pCopy, hStream, per_thread, false) : CUDA_ERROR_INVALID_VALUE;
+CUresult cuMemcpy3DPeerAsync(const Caller& caller, const CUDA_MEMCPY3D_PEER* pCopy, CUstream hStream, bool per_thread) {
+  return copy_box(caller, *pCopy, hStream, per_thread, false);
 }
 
-}  // namespace custom
+}  // namespace hand
 }  // namespace gpuwire::client

@@ -14,13 +14,8 @@ namespace gpuwire::client {
 namespace {
 
 // The device's facts; null: `error` is the call's result.
-const DeviceFacts* facts_of(CUdevice ordinal, CUresult& error) noexcept {
-  Process* owner = process();
-  if (!owner) {
-    error = absent_process();
-    return nullptr;
-  }
-  const Device* device = owner->device(ordinal);
+const DeviceFacts* facts_of(const Process& owner, CUdevice ordinal, CUresult& error) noexcept {
+  const Device* device = owner.device(ordinal);
   error = device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
   return device ? device->facts : nullptr;
 }
@@ -97,46 +92,46 @@ bool parse_pci(const char* text, unsigned& domain, unsigned& bus, unsigned& devi
 
 }  // namespace
 
-CUresult custom::cuDeviceGetCount(int* count) {
-  Process* owner = process();
-  if (!owner) return absent_process();
+CUresult hand::cuDeviceGetCount(const Process& owner, int* count) {
   if (!count) return CUDA_ERROR_INVALID_VALUE;
-  *count = int(owner->devices.size());
+  *count = int(owner.devices.size());
   return CUDA_SUCCESS;
 }
 
-CUresult custom::cuDeviceGet(CUdevice* device, int ordinal) {
+CUresult hand::cuDeviceGet(const Process& owner, CUdevice* device, int ordinal) {
   CUresult error;
-  if (!device) return process() ? CUDA_ERROR_INVALID_VALUE : absent_process();
-  if (!facts_of(ordinal, error)) return error;
+  if (!device) return CUDA_ERROR_INVALID_VALUE;
+  if (!facts_of(owner, ordinal, error)) return error;
   *device = ordinal;
   return CUDA_SUCCESS;
 }
 
-CUresult custom::cuDeviceGetName(char* name, int bytes, CUdevice device) {
+CUresult hand::cuDeviceGetName(const Process& owner, char* name, int bytes, CUdevice device) {
   CUresult error;
-  const DeviceFacts* facts = facts_of(device, error);
+  const DeviceFacts* facts = facts_of(owner, device, error);
   if (!facts) return error;
   if (!name || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   copy_text(name, unsigned(bytes), facts->name.str());  // a negative length is a large one (as measured on driver 580)
   return CUDA_SUCCESS;
 }
 
-CUresult custom::cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
+CUresult hand::cuDeviceGetUuid(const Process& owner, CUuuid* uuid, CUdevice device) {
   CUresult error;
-  const DeviceFacts* facts = facts_of(device, error);
+  const DeviceFacts* facts = facts_of(owner, device, error);
   if (!facts) return error;
   if (!uuid) return CUDA_ERROR_INVALID_VALUE;
   *uuid = facts->uuid;
   return CUDA_SUCCESS;
 }
 
-CUresult custom::cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) { return custom::cuDeviceGetUuid(uuid, device); }
+CUresult hand::cuDeviceGetUuid_v2(const Process& owner, CUuuid* uuid, CUdevice device) {
+  return hand::cuDeviceGetUuid(owner, uuid, device);
+}
 
 // Linux drivers have no LUID; the facts say so by zeros, and then the answer is the driver's.
-CUresult custom::cuDeviceGetLuid(char* luid, unsigned int* device_node_mask, CUdevice device) {
+CUresult hand::cuDeviceGetLuid(const Process& owner, char* luid, unsigned int* device_node_mask, CUdevice device) {
   CUresult error;
-  const DeviceFacts* facts = facts_of(device, error);
+  const DeviceFacts* facts = facts_of(owner, device, error);
   if (!facts) return error;
   if (!luid || !device_node_mask) return CUDA_ERROR_INVALID_VALUE;
   if (std::all_of(std::begin(facts->luid), std::end(facts->luid), [](char byte) { return byte == 0; }))
@@ -146,26 +141,26 @@ CUresult custom::cuDeviceGetLuid(char* luid, unsigned int* device_node_mask, CUd
   return CUDA_SUCCESS;
 }
 
-CUresult custom::cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
+CUresult hand::cuDeviceTotalMem_v2(const Process& owner, size_t* bytes, CUdevice device) {
   CUresult error;
-  const DeviceFacts* facts = facts_of(device, error);
+  const DeviceFacts* facts = facts_of(owner, device, error);
   if (!facts) return error;
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
   *bytes = facts->total_bytes;
   return CUDA_SUCCESS;
 }
 
-CUresult custom::cuDeviceGetAttribute(int* value, CUdevice_attribute index, CUdevice device) {
+CUresult hand::cuDeviceGetAttribute(const Process& owner, int* value, CUdevice_attribute index, CUdevice device) {
   CUresult error;
-  const DeviceFacts* facts = facts_of(device, error);
+  const DeviceFacts* facts = facts_of(owner, device, error);
   if (!facts) return error;
   if (!value) return CUDA_ERROR_INVALID_VALUE;
   return attribute(*facts, index, *value);
 }
 
-CUresult custom::cuDeviceGetProperties(CUdevprop* properties, CUdevice device) {
+CUresult hand::cuDeviceGetProperties(const Process& owner, CUdevprop* properties, CUdevice device) {
   CUresult error;
-  const DeviceFacts* facts = facts_of(device, error);
+  const DeviceFacts* facts = facts_of(owner, device, error);
   if (!facts) return error;
   if (!properties) return CUDA_ERROR_INVALID_VALUE;
   auto get = [&](CUdevice_attribute index) { return attribute_or_zero(*facts, index); };
@@ -186,9 +181,9 @@ CUresult custom::cuDeviceGetProperties(CUdevprop* properties, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-CUresult custom::cuDeviceComputeCapability(int* major, int* minor, CUdevice device) {
+CUresult hand::cuDeviceComputeCapability(const Process& owner, int* major, int* minor, CUdevice device) {
   CUresult error;
-  const DeviceFacts* facts = facts_of(device, error);
+  const DeviceFacts* facts = facts_of(owner, device, error);
   if (!facts) return error;
   if (!major || !minor) return CUDA_ERROR_INVALID_VALUE;
   *major = attribute_or_zero(*facts, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
@@ -196,9 +191,9 @@ CUresult custom::cuDeviceComputeCapability(int* major, int* minor, CUdevice devi
   return CUDA_SUCCESS;
 }
 
-CUresult custom::cuDeviceGetPCIBusId(char* text, int bytes, CUdevice device) {
+CUresult hand::cuDeviceGetPCIBusId(const Process& owner, char* text, int bytes, CUdevice device) {
   CUresult error;
-  const DeviceFacts* facts = facts_of(device, error);
+  const DeviceFacts* facts = facts_of(owner, device, error);
   if (!facts) return error;
   // Unlike a name it is given as a whole or not at all (as measured on driver 580).
   if (!text || bytes < 0 || size_t(bytes) <= facts->pci_bus_id.size()) return CUDA_ERROR_INVALID_VALUE;
@@ -206,13 +201,11 @@ CUresult custom::cuDeviceGetPCIBusId(char* text, int bytes, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-CUresult custom::cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
-  Process* owner = process();
-  if (!owner) return absent_process();
+CUresult hand::cuDeviceGetByPCIBusId(const Process& owner, CUdevice* device, const char* text) {
   unsigned domain = 0, bus = 0, slot = 0;
   if (!device || !text || !parse_pci(text, domain, bus, slot)) return CUDA_ERROR_INVALID_VALUE;
-  for (size_t i = 0; i < owner->devices.size(); ++i) {
-    const DeviceFacts& facts = *owner->devices[i].facts;
+  for (size_t i = 0; i < owner.devices.size(); ++i) {
+    const DeviceFacts& facts = *owner.devices[i].facts;
     if (unsigned(attribute_or_zero(facts, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)) != domain ||
         unsigned(attribute_or_zero(facts, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)) != bus ||
         unsigned(attribute_or_zero(facts, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)) != slot) {
@@ -225,30 +218,30 @@ CUresult custom::cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
 }
 
 // Execution affinity is MPS's; the server's contexts have none.
-CUresult custom::cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType, CUdevice device) {
+CUresult hand::cuDeviceGetExecAffinitySupport(const Process& owner, int* supported, CUexecAffinityType,
+                                              CUdevice device) {
   CUresult error;
-  if (!facts_of(device, error)) return error;
+  if (!facts_of(owner, device, error)) return error;
   if (!supported) return CUDA_ERROR_INVALID_VALUE;
   *supported = 0;  // of types that there are not, too (as measured on driver 580)
   return CUDA_SUCCESS;
 }
 
 // The server's driver judges the arguments; no operation reaches over a network, whatever it says of its own host.
-CUresult custom::cuDeviceGetHostAtomicCapabilities(unsigned int* capabilities, const CUatomicOperation* operations,
-                                                   unsigned int count, CUdevice device) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult hand::cuDeviceGetHostAtomicCapabilities(const Caller& caller, unsigned int* capabilities,
+                                                 const CUatomicOperation* operations, unsigned int count,
+                                                 CUdevice device) {
   CUresult result = forward::cuDeviceGetHostAtomicCapabilities(caller, capabilities, operations, count, device);
   if (!result) std::fill_n(capabilities, count, 0u);
-  return leave(caller, result);
+  return result;
 }
 
-CUresult custom::cuDeviceCanAccessPeer(int* can_access, CUdevice device, CUdevice peer) {
+CUresult hand::cuDeviceCanAccessPeer(const Process& owner, int* can_access, CUdevice device, CUdevice peer) {
   CUresult error;
-  const DeviceFacts* facts = facts_of(device, error);
-  if (!facts || !facts_of(peer, error)) return error;
+  const DeviceFacts* facts = facts_of(owner, device, error);
+  if (!facts || !facts_of(owner, peer, error)) return error;
   if (!can_access) return CUDA_ERROR_INVALID_VALUE;
-  auto server_peer = size_t(process()->devices[size_t(peer)].server_ordinal);
+  auto server_peer = size_t(owner.devices[size_t(peer)].server_ordinal);
   *can_access = device != peer && server_peer < facts->peers.size() && facts->peers[server_peer];
   return CUDA_SUCCESS;
 }

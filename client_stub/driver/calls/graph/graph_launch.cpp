@@ -18,20 +18,18 @@
 #include "client_stub/driver/state/stream/stream_call.hpp"
 
 namespace gpuwire::client {
-namespace custom {
+namespace hand {
 namespace {
 
 // Ends a launch whose frame was sent with this result.
 CUresult launched(const Caller& caller, uint64_t exec, CUresult result) {
   if (!result && caller.server->graph_records.launch_is_judged(exec)) result = await_verdict(caller);
-  return leave(caller, result);
+  return result;
 }
 
 }  // namespace
 
-CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream, bool per_thread) {
-  StreamCall on(stream, per_thread);
-  if (on.error) return on.error;
+CUresult cuGraphLaunch(const StreamCall& on, CUgraphExec exec, CUstream, bool) {
   ServerSession& server = *on.caller.server;
   // A launch of one graph does not become part of another (as measured on driver 580).
   if (capture_of(on.caller, on.wire_stream)) [[unlikely]] {
@@ -59,7 +57,7 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream, bool per_thread) {
   if (CUresult error = before_work(on.caller)) return error;
   for (const GraphUse& use : uses->ranges) {
     if (!server.pending_copies.touches(reinterpret_cast<const void*>(use.address), use.bytes)) continue;
-    if (CUresult error = forward::cuCtxSynchronize(on.caller)) return leave(on.caller, error);
+    if (CUresult error = forward::cuCtxSynchronize(on.caller)) return error;
   }
   // From here on a function of the program that runs for this launch finds it under way.
   MemoryInFlight::Sending sending(on.caller, on.wire_stream, uses, awaits);
@@ -77,5 +75,5 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream, bool per_thread) {
   return launched(on.caller, handle, result);
 }
 
-}  // namespace custom
+}  // namespace hand
 }  // namespace gpuwire::client

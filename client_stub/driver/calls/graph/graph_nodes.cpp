@@ -344,13 +344,6 @@ CUresult set_node(const Caller& caller, const Target& target, CUgraphNodeParams&
   }
 }
 
-template <class Body>
-CUresult entered(Needs needs, const void* required, Body&& body) {
-  Caller caller = enter(needs);
-  if (caller.error) return caller.error;
-  return leave(caller, required ? body(caller) : CUDA_ERROR_INVALID_VALUE);
-}
-
 Target adding(CUgraph graph, const CUgraphNode* dependencies, size_t count, const CUgraphEdgeData* edges = nullptr) {
   return {.graph = graph, .dependencies = {dependencies, count}, .edges = edges};
 }
@@ -361,47 +354,45 @@ Target changing(CUgraphExec exec, CUgraphNode node) {
 
 }  // namespace
 
-namespace custom {
+namespace hand {
 
-CUresult cuGraphAddKernelNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
-                              const CUDA_KERNEL_NODE_PARAMS_v1* p) {
-  return entered(Needs::context, p, [&](const Caller& caller) {
-    return send_kernel(caller, adding(graph, dependencies, count), out, as_kernel(*p));
-  });
+CUresult cuGraphAddKernelNode(const Caller& caller, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                              size_t count, const CUDA_KERNEL_NODE_PARAMS_v1* p) {
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
+  return send_kernel(caller, adding(graph, dependencies, count), out, as_kernel(*p));
 }
-CUresult cuGraphAddKernelNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
-                                 const CUDA_KERNEL_NODE_PARAMS* p) {
-  return entered(Needs::context, p, [&](const Caller& caller) {
-    return send_kernel(caller, adding(graph, dependencies, count), out, *p);
-  });
+CUresult cuGraphAddKernelNode_v2(const Caller& caller, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                                 size_t count, const CUDA_KERNEL_NODE_PARAMS* p) {
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
+  return send_kernel(caller, adding(graph, dependencies, count), out, *p);
 }
-CUresult cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* p) {
-  return entered(Needs::context, p,
-                 [&](const Caller& caller) { return send_kernel(caller, changing(node), nullptr, as_kernel(*p)); });
+CUresult cuGraphKernelNodeSetParams(const Caller& caller, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* p) {
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
+  return send_kernel(caller, changing(node), nullptr, as_kernel(*p));
 }
-CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* p) {
-  return entered(Needs::context, p,
-                 [&](const Caller& caller) { return send_kernel(caller, changing(node), nullptr, *p); });
+CUresult cuGraphKernelNodeSetParams_v2(const Caller& caller, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* p) {
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
+  return send_kernel(caller, changing(node), nullptr, *p);
 }
-CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* p) {
-  return entered(Needs::context, p, [&](const Caller& caller) {
-    return send_kernel(caller, changing(exec, node), nullptr, as_kernel(*p));
-  });
+CUresult cuGraphExecKernelNodeSetParams(const Caller& caller, CUgraphExec exec, CUgraphNode node,
+                                        const CUDA_KERNEL_NODE_PARAMS_v1* p) {
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
+  return send_kernel(caller, changing(exec, node), nullptr, as_kernel(*p));
 }
-CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* p) {
-  return entered(Needs::context, p,
-                 [&](const Caller& caller) { return send_kernel(caller, changing(exec, node), nullptr, *p); });
+CUresult cuGraphExecKernelNodeSetParams_v2(const Caller& caller, CUgraphExec exec, CUgraphNode node,
+                                           const CUDA_KERNEL_NODE_PARAMS* p) {
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
+  return send_kernel(caller, changing(exec, node), nullptr, *p);
 }
 
-CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* p) {
-  return entered(Needs::initialised, p, [&](const Caller& caller) {
-    *p = {};
-    return query_kernel(caller, node, *p);
-  });
+CUresult cuGraphKernelNodeGetParams_v2(const Caller& caller, CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* p) {
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
+  *p = {};
+  return query_kernel(caller, node, *p);
 }
-CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1* p) {
+CUresult cuGraphKernelNodeGetParams(const Caller& caller, CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1* p) {
   CUDA_KERNEL_NODE_PARAMS all{};
-  CUresult result = p ? custom::cuGraphKernelNodeGetParams_v2(node, &all) : CUDA_ERROR_INVALID_VALUE;
+  CUresult result = p ? hand::cuGraphKernelNodeGetParams_v2(caller, node, &all) : CUDA_ERROR_INVALID_VALUE;
   if (result == CUDA_SUCCESS) {
     *p = {all.func,      all.gridDimX,  all.gridDimY,       all.gridDimZ,     all.blockDimX,
           all.blockDimY, all.blockDimZ, all.sharedMemBytes, all.kernelParams, all.extra};
@@ -409,74 +400,73 @@ CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1
   return result;
 }
 
-CUresult cuGraphAddHostNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
-                            const CUDA_HOST_NODE_PARAMS* p) {
+CUresult cuGraphAddHostNode(const Caller& caller, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                            size_t count, const CUDA_HOST_NODE_PARAMS* p) {
   // The device has no part in it: added in a context that has failed, too (measured on driver 580).
-  return entered(Needs::living_context, p, [&](const Caller& caller) {
-    return send_host(caller, adding(graph, dependencies, count), out, p->fn, p->userData);
-  });
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
+  return send_host(caller, adding(graph, dependencies, count), out, p->fn, p->userData);
 }
-CUresult cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PARAMS* p) {
-  return entered(Needs::initialised, p, [&](const Caller& caller) { return query_host(caller, node, *p); });
+CUresult cuGraphHostNodeGetParams(const Caller& caller, CUgraphNode node, CUDA_HOST_NODE_PARAMS* p) {
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
+  return query_host(caller, node, *p);
 }
-CUresult cuGraphHostNodeSetParams(CUgraphNode node, const CUDA_HOST_NODE_PARAMS* p) {
-  return entered(Needs::initialised, p,
-                 [&](const Caller& caller) { return send_host(caller, changing(node), nullptr, p->fn, p->userData); });
+CUresult cuGraphHostNodeSetParams(const Caller& caller, CUgraphNode node, const CUDA_HOST_NODE_PARAMS* p) {
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
+  return send_host(caller, changing(node), nullptr, p->fn, p->userData);
 }
-CUresult cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_HOST_NODE_PARAMS* p) {
-  return entered(Needs::initialised, p, [&](const Caller& caller) {
-    return send_host(caller, changing(exec, node), nullptr, p->fn, p->userData);
-  });
+CUresult cuGraphExecHostNodeSetParams(const Caller& caller, CUgraphExec exec, CUgraphNode node,
+                                      const CUDA_HOST_NODE_PARAMS* p) {
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
+  return send_host(caller, changing(exec, node), nullptr, p->fn, p->userData);
 }
 
-CUresult cuGraphAddBatchMemOpNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+CUresult cuGraphAddBatchMemOpNode(const Caller& caller, CUgraphNode* out, CUgraph graph,
+                                  const CUgraphNode* dependencies, size_t count,
                                   const CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
-  return entered(Needs::initialised, p, [&](const Caller& caller) {
-    return send_operations(
-        caller, *p,
-        [&] {
-          CUresult result = forward::cuGraphAddBatchMemOpNode(caller, out, graph, dependencies, count, p);
-          if (!result) caller.server->graph_records.note_nodes(word_of(graph), {out, 1});
-          return result;
-        },
-        [&] { return word_of(graph); });
-  });
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
+  return send_operations(
+      caller, *p,
+      [&] {
+        CUresult result = forward::cuGraphAddBatchMemOpNode(caller, out, graph, dependencies, count, p);
+        if (!result) caller.server->graph_records.note_nodes(word_of(graph), {out, 1});
+        return result;
+      },
+      [&] { return word_of(graph); });
 }
-CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
-  return entered(Needs::initialised, p, [&](const Caller& caller) {
-    return send_operations(
-        caller, *p, [&] { return forward::cuGraphBatchMemOpNodeSetParams(caller, node, p); },
-        [&] { return caller.server->graph_records.graph_of(word_of(node)); });
-  });
+CUresult cuGraphBatchMemOpNodeSetParams(const Caller& caller, CUgraphNode node,
+                                        const CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
+  return send_operations(
+      caller, *p, [&] { return forward::cuGraphBatchMemOpNodeSetParams(caller, node, p); },
+      [&] { return caller.server->graph_records.graph_of(word_of(node)); });
 }
-CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec exec, CUgraphNode node,
+CUresult cuGraphExecBatchMemOpNodeSetParams(const Caller& caller, CUgraphExec exec, CUgraphNode node,
                                             const CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
-  return entered(Needs::initialised, p, [&](const Caller& caller) {
-    return send_operations(
-        caller, *p, [&] { return forward::cuGraphExecBatchMemOpNodeSetParams(caller, exec, node, p); },
-        [&] { return word_of(exec); });
-  });
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
+  return send_operations(
+      caller, *p, [&] { return forward::cuGraphExecBatchMemOpNodeSetParams(caller, exec, node, p); },
+      [&] { return word_of(exec); });
 }
 
 // Which nodes a context that has failed still takes is the driver's to say.
-CUresult cuGraphAddNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
-                        CUgraphNodeParams* p) {
-  return entered(Needs::living_context, p,
-                 [&](const Caller& caller) { return add_node(caller, adding(graph, dependencies, count), out, *p); });
+CUresult cuGraphAddNode(const Caller& caller, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                        size_t count, CUgraphNodeParams* p) {
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
+  return add_node(caller, adding(graph, dependencies, count), out, *p);
 }
-CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+CUresult cuGraphAddNode_v2(const Caller& caller, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
                            const CUgraphEdgeData* edges, size_t count, CUgraphNodeParams* p) {
-  return entered(Needs::living_context, p, [&](const Caller& caller) {
-    return add_node(caller, adding(graph, dependencies, count, edges), out, *p);
-  });
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
+  return add_node(caller, adding(graph, dependencies, count, edges), out, *p);
 }
-CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* p) {
-  return entered(Needs::living_context, p, [&](const Caller& caller) { return set_node(caller, changing(node), *p); });
+CUresult cuGraphNodeSetParams(const Caller& caller, CUgraphNode node, CUgraphNodeParams* p) {
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
+  return set_node(caller, changing(node), *p);
 }
-CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams* p) {
-  return entered(Needs::living_context, p,
-                 [&](const Caller& caller) { return set_node(caller, changing(exec, node), *p); });
+CUresult cuGraphExecNodeSetParams(const Caller& caller, CUgraphExec exec, CUgraphNode node, CUgraphNodeParams* p) {
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
+  return set_node(caller, changing(exec, node), *p);
 }
 
-}  // namespace custom
+}  // namespace hand
 }  // namespace gpuwire::client

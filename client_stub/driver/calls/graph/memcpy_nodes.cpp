@@ -8,7 +8,7 @@
 #include "client_stub/driver/state/session/server_session.hpp"
 
 namespace gpuwire::client {
-namespace custom {
+namespace hand {
 namespace {
 
 // A node's parameters with places in them, on their way to the server.
@@ -28,10 +28,8 @@ uint64_t word_of_node(CUgraphNode node) { return reinterpret_cast<uint64_t>(node
 
 }  // namespace
 
-CUresult cuGraphAddMemcpyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
-                              const CUDA_MEMCPY3D* parameters, CUcontext context) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult cuGraphAddMemcpyNode(const Caller& caller, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                              size_t count, const CUDA_MEMCPY3D* parameters, CUcontext context) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   Translated translated(caller, parameters);
   if (translated.error) return translated.error;
@@ -39,20 +37,16 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode
                                                   &translated.copy, context);
   if (result == CUDA_SUCCESS)
     caller.server->graph_records.add(reinterpret_cast<uint64_t>(graph), word_of_node(*out), translated.uses);
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D* out) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuGraphMemcpyNodeGetParams(const Caller& caller, CUgraphNode node, CUDA_MEMCPY3D* out) {
   CUresult result = forward::cuGraphMemcpyNodeGetParams(caller, node, out);
   if (result == CUDA_SUCCESS) to_program_memory(caller, *out);
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* parameters) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult cuGraphMemcpyNodeSetParams(const Caller& caller, CUgraphNode node, const CUDA_MEMCPY3D* parameters) {
   Translated translated(caller, parameters);
   if (translated.error) return translated.error;
   uint64_t graph = caller.server->graph_records.graph_of(word_of_node(node));
@@ -60,21 +54,19 @@ CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* param
   if (!graph && !translated.uses.empty()) return CUDA_ERROR_NOT_SUPPORTED;
   CUresult result = forward::cuGraphMemcpyNodeSetParams(for_graph_copies(caller), node, &translated.copy);
   if (result == CUDA_SUCCESS && graph) caller.server->graph_records.replace(graph, word_of_node(node), translated.uses);
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D* parameters,
-                                        CUcontext context) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult cuGraphExecMemcpyNodeSetParams(const Caller& caller, CUgraphExec exec, CUgraphNode node,
+                                        const CUDA_MEMCPY3D* parameters, CUcontext context) {
   Translated translated(caller, parameters);
   if (translated.error) return translated.error;
   CUresult result =
       forward::cuGraphExecMemcpyNodeSetParams(for_graph_copies(caller), exec, node, &translated.copy, context);
   if (result == CUDA_SUCCESS)
     caller.server->graph_records.replace(reinterpret_cast<uint64_t>(exec), word_of_node(node), translated.uses);
-  return leave(caller, result);
+  return result;
 }
 
-}  // namespace custom
+}  // namespace hand
 }  // namespace gpuwire::client

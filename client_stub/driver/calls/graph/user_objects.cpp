@@ -9,7 +9,7 @@
 #include "client_stub/driver/state/session/server_session.hpp"
 
 namespace gpuwire::client {
-namespace custom {
+namespace hand {
 namespace {
 
 UserObject* find_object(CUuserObject object) {
@@ -18,10 +18,8 @@ UserObject* find_object(CUuserObject object) {
 
 }  // namespace
 
-CUresult cuUserObjectCreate(CUuserObject* out, void* user, CUhostFn function, unsigned int references,
-                            unsigned int flags) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuUserObjectCreate(const Caller& caller, CUuserObject* out, void* user, CUhostFn function,
+                            unsigned int references, unsigned int flags) {
   if (!out || !function || references == 0 || references > INT32_MAX || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC)
     return CUDA_ERROR_INVALID_VALUE;
   auto* object = new (std::nothrow) UserObject{0, function, user, int64_t(references)};
@@ -35,27 +33,22 @@ CUresult cuUserObjectCreate(CUuserObject* out, void* user, CUhostFn function, un
   return CUDA_SUCCESS;
 }
 
-CUresult cuUserObjectRetain(CUuserObject given, unsigned int count) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuUserObjectRetain(const Caller& caller, CUuserObject given, unsigned int count) {
   UserObject* object = find_object(given);
   if (!object || count == 0 || count > INT32_MAX) return CUDA_ERROR_INVALID_VALUE;
   caller.server->user_objects.retain(*object, count);
   return CUDA_SUCCESS;
 }
 
-CUresult cuUserObjectRelease(CUuserObject given, unsigned int count) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuUserObjectRelease(const Caller& caller, CUuserObject given, unsigned int count) {
   UserObject* object = find_object(given);
   if (!object || count == 0 || count > INT32_MAX) return CUDA_ERROR_INVALID_VALUE;
   caller.server->user_objects.release(*object, count);
   return CUDA_SUCCESS;
 }
 
-CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject given, unsigned int count, unsigned int flags) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuGraphRetainUserObject(const Caller& caller, CUgraph graph, CUuserObject given, unsigned int count,
+                                 unsigned int flags) {
   UserObject* object = find_object(given);
   auto owner = reinterpret_cast<uint64_t>(graph);
   bool known = known_handle(wire::HandleKind::graph, owner);
@@ -65,14 +58,12 @@ CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject given, unsigned int
   return CUDA_SUCCESS;
 }
 
-CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject given, unsigned int count) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuGraphReleaseUserObject(const Caller& caller, CUgraph graph, CUuserObject given, unsigned int count) {
   UserObject* object = find_object(given);
   if (!object || count == 0 || count > INT32_MAX) return CUDA_ERROR_INVALID_VALUE;
   bool released = caller.server->user_objects.release_of(reinterpret_cast<uint64_t>(graph), *object, count);
   return released ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-}  // namespace custom
+}  // namespace hand
 }  // namespace gpuwire::client

@@ -22,7 +22,7 @@
 
 namespace gpuwire::client {
 
-namespace custom {
+namespace hand {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
@@ -36,9 +36,7 @@ bool registers_read_only(const Caller& caller) {
   return kIndex < attributes.size() && attributes[kIndex] != 0;
 }
 
-CUresult allocate_pinned(void** pp, size_t bytes, unsigned flags) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult allocate_pinned(const Caller& caller, void** pp, size_t bytes, unsigned flags) {
   if (CUresult error = caller.server->captures.permit_unsafe_call()) return error;
   if (!pp || (flags & ~kAllocFlags)) return CUDA_ERROR_INVALID_VALUE;
   if (bytes > SIZE_MAX - kPageBytes) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -86,13 +84,15 @@ std::optional<AddressRange> find_host(const void* p, RangeKind kind) {
 
 }  // namespace
 
-CUresult cuMemAllocHost_v2(void** pp, size_t bytesize) { return allocate_pinned(pp, bytesize, 0); }
+CUresult cuMemAllocHost_v2(const Caller& caller, void** pp, size_t bytesize) {
+  return allocate_pinned(caller, pp, bytesize, 0);
+}
 
-CUresult cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) { return allocate_pinned(pp, bytesize, Flags); }
+CUresult cuMemHostAlloc(const Caller& caller, void** pp, size_t bytesize, unsigned int Flags) {
+  return allocate_pinned(caller, pp, bytesize, Flags);
+}
 
-CUresult cuMemFreeHost(void* p) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult cuMemFreeHost(const Caller& caller, void* p) {
   if (!p) return leave(caller, CUDA_SUCCESS);
   auto range = find_host(p, RangeKind::host_allocated);
   if (!range) return CUDA_ERROR_INVALID_VALUE;
@@ -108,9 +108,7 @@ CUresult cuMemFreeHost(void* p) {
   return leave(caller, CUDA_SUCCESS);
 }
 
-CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult cuMemHostRegister_v2(const Caller& caller, void* p, size_t bytesize, unsigned int Flags) {
   if (!p || bytesize == 0 || (Flags & ~kRegisterFlags)) return CUDA_ERROR_INVALID_VALUE;
   if (Flags & CU_MEMHOSTREGISTER_IOMEMORY) return CUDA_ERROR_NOT_SUPPORTED;
   if ((Flags & CU_MEMHOSTREGISTER_READ_ONLY) && !registers_read_only(caller)) return CUDA_ERROR_NOT_SUPPORTED;
@@ -132,13 +130,11 @@ CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) {
 }
 
 // Flags that there are not are nothing to the first version (as measured on driver 580).
-CUresult cuMemHostRegister(void* p, size_t bytesize, unsigned int Flags) {
-  return cuMemHostRegister_v2(p, bytesize, Flags & kRegisterFlags);
+CUresult cuMemHostRegister(const Caller& caller, void* p, size_t bytesize, unsigned int Flags) {
+  return hand::cuMemHostRegister_v2(caller, p, bytesize, Flags & kRegisterFlags);
 }
 
-CUresult cuMemHostUnregister(void* p) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult cuMemHostUnregister(const Caller& caller, void* p) {
   if (!p) return CUDA_ERROR_INVALID_VALUE;
   auto range = find_host(p, RangeKind::host_registered);
   if (!range) {
@@ -157,9 +153,7 @@ CUresult cuMemHostUnregister(void* p) {
 }
 
 // Unified addressing: the pointer itself, from the moment it is asked for.
-CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsigned int Flags) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult cuMemHostGetDevicePointer_v2(const Caller& caller, CUdeviceptr* pdptr, void* p, unsigned int Flags) {
   if (!pdptr || !p || Flags != 0) return CUDA_ERROR_INVALID_VALUE;
   auto range = address_map().find(reinterpret_cast<uint64_t>(p));
   if (!range || !is_host(range->kind)) return CUDA_ERROR_INVALID_VALUE;
@@ -170,9 +164,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsigned int 
 }
 
 // With unified addressing all host memory is mapped, and its flags say so (as measured on driver 580).
-CUresult cuMemHostGetFlags(unsigned int* pFlags, void* p) {
-  const CUresult wrong = pFlags ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-  if (CUresult error = argument_first(enter(Needs::context).error, wrong)) return error;
+CUresult cuMemHostGetFlags(const Caller&, unsigned int* pFlags, void* p) {
   if (!p) return CUDA_ERROR_INVALID_VALUE;
   auto range = address_map().find(reinterpret_cast<uint64_t>(p));
   if (!range || (!is_host(range->kind) && !is_managed(range->kind))) return CUDA_ERROR_INVALID_VALUE;
@@ -180,5 +172,5 @@ CUresult cuMemHostGetFlags(unsigned int* pFlags, void* p) {
   return CUDA_SUCCESS;
 }
 
-}  // namespace custom
+}  // namespace hand
 }  // namespace gpuwire::client

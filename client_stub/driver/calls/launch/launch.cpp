@@ -27,7 +27,7 @@
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
 
-namespace gpuwire::client::custom {
+namespace gpuwire::client::hand {
 namespace {
 
 struct Launch {
@@ -251,10 +251,7 @@ CUresult refuse_shape(const Caller& caller, const Launch& launch, CUresult reaso
   return reason;
 }
 
-CUresult launch_kernel(const Launch& launch) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) [[unlikely]]
-    return caller.error;
+CUresult launch_kernel(const Caller& caller, const Launch& launch) {
   if (CUresult error = permit_null_stream(caller, launch)) return error;
   FunctionState* function = find_launchable(launch.function);
   if (!function || (function->context && function->context != owner(caller))) return CUDA_ERROR_INVALID_HANDLE;
@@ -266,7 +263,7 @@ CUresult launch_kernel(const Launch& launch) {
   if (launch.cooperative || asks_cooperative(launch.attributes)) {
     if (CUresult error = check_cooperative(caller, *function, launch.shape, attributes)) return error;
   }
-  if (CUresult error = know_parameters(caller, *function)) return leave(caller, error);
+  if (CUresult error = know_parameters(caller, *function)) return error;
   LaunchParameters parameters;
   if (CUresult error = find_parameters(launch.kernel_params, launch.extra, function->parameters.bytes, parameters))
     return error;
@@ -296,16 +293,17 @@ CUresult launch_kernel(const Launch& launch) {
     if (may_wait_for_host(caller, parameters, *function) && !capture_of(caller, stream)) [[unlikely]]
       caller.server->in_flight.note_standing(caller, stream, sequence, Awaits::program);
   }
-  return leave(caller, error);
+  return error;
 }
 
 }  // namespace
 
-CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
-                        unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
+CUresult cuLaunchKernel(const Caller& caller, CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                        unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
                         unsigned int sharedMemBytes, CUstream hStream, void** kernelParams, void** extra,
                         bool per_thread) {
-  return launch_kernel({.function = f,
+  return launch_kernel(caller,
+                       {.function = f,
                         .shape = {{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes},
                         .stream = hStream,
                         .per_thread = per_thread,
@@ -313,11 +311,12 @@ CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDi
                         .extra = extra});
 }
 
-CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
-                                   unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
-                                   unsigned int sharedMemBytes, CUstream hStream, void** kernelParams,
-                                   bool per_thread) {
-  return launch_kernel({.function = f,
+CUresult cuLaunchCooperativeKernel(const Caller& caller, CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                                   unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
+                                   unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
+                                   void** kernelParams, bool per_thread) {
+  return launch_kernel(caller,
+                       {.function = f,
                         .shape = {{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes},
                         .stream = hStream,
                         .per_thread = per_thread,
@@ -325,18 +324,18 @@ CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned
                         .kernel_params = kernelParams});
 }
 
-CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** kernelParams, void** extra,
-                          bool per_thread) {
-  if (!config || (config->numAttrs > 0 && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
-  return launch_kernel({.function = f,
-                        .shape = {{config->gridDimX, config->gridDimY, config->gridDimZ},
-                                  {config->blockDimX, config->blockDimY, config->blockDimZ},
-                                  config->sharedMemBytes},
-                        .stream = config->hStream,
-                        .per_thread = per_thread,
-                        .attributes = {config->attrs, config->numAttrs},
-                        .kernel_params = kernelParams,
-                        .extra = extra});
+CUresult cuLaunchKernelEx(const Caller& caller, const CUlaunchConfig* config, CUfunction f, void** kernelParams,
+                          void** extra, bool per_thread) {
+  if (config->numAttrs > 0 && !config->attrs) return CUDA_ERROR_INVALID_VALUE;
+  return launch_kernel(caller, {.function = f,
+                                .shape = {{config->gridDimX, config->gridDimY, config->gridDimZ},
+                                          {config->blockDimX, config->blockDimY, config->blockDimZ},
+                                          config->sharedMemBytes},
+                                .stream = config->hStream,
+                                .per_thread = per_thread,
+                                .attributes = {config->attrs, config->numAttrs},
+                                .kernel_params = kernelParams,
+                                .extra = extra});
 }
 
-}  // namespace gpuwire::client::custom
+}  // namespace gpuwire::client::hand

@@ -55,18 +55,14 @@ CUresult best_block(const Caller& caller, FunctionState& function, CUoccupancyB2
 using AskAboutClusters = CUresult(const Caller&, int*, CUfunction, const CUlaunchConfig*);
 
 // `unkept`: asks questions that are too long to be stored.
-CUresult about_clusters(OccupancyKind kind, int* out, CUfunction func, const CUlaunchConfig* config,
-                        AskAboutClusters& unkept) {
-  Caller caller = enter(Needs::context);
-  // A function that is NULL is no unknown one, as it is elsewhere (measured on driver 580).
-  const bool asks = out && config && func;
-  if (CUresult error = argument_first(caller.error, asks ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
+CUresult about_clusters(const Caller& caller, OccupancyKind kind, int* out, CUfunction func,
+                        const CUlaunchConfig* config, AskAboutClusters& unkept) {
   if (config->numAttrs > 0 && !config->attrs) return CUDA_ERROR_INVALID_VALUE;
   FunctionState* function = find_launchable(func);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (config->numAttrs > kOccupancyQuestionBytesMax / sizeof *config->attrs) {
     const CUlaunchConfig asked = without_null_stream(*config);
-    return leave(caller, unkept(caller, out, func, &asked));
+    return unkept(caller, out, func, &asked);
   }
   OccupancyQuestion question;
   question.kind = kind;
@@ -74,33 +70,30 @@ CUresult about_clusters(OccupancyKind kind, int* out, CUfunction func, const CUl
   if (config->numAttrs > 0) question.attributes.assign(config->attrs, config->attrs + config->numAttrs);
   const OccupancyAnswer found = occupancy_answer(caller, *function, question);
   if (!found.result) *out = int(found.value);
-  return leave(caller, found.result);
+  return found.result;
 }
 
 }  // namespace
 
-namespace custom {
+namespace hand {
 
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* numBlocks, CUfunction func, int blockSize,
-                                                              size_t dynamicSMemSize, unsigned int flags) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(const Caller& caller, int* numBlocks, CUfunction func,
+                                                              int blockSize, size_t dynamicSMemSize,
+                                                              unsigned int flags) {
   if (!numBlocks || blockSize <= 0) return CUDA_ERROR_INVALID_VALUE;
   FunctionState* function = find_launchable(func);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  return leave(caller, occupancy_blocks(caller, *function, blockSize, dynamicSMemSize, flags, *numBlocks));
+  return occupancy_blocks(caller, *function, blockSize, dynamicSMemSize, flags, *numBlocks);
 }
 
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* numBlocks, CUfunction func, int blockSize,
-                                                     size_t dynamicSMemSize) {
-  return custom::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks, func, blockSize, dynamicSMemSize,
-                                                                      CU_OCCUPANCY_DEFAULT);
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(const Caller& caller, int* numBlocks, CUfunction func,
+                                                     int blockSize, size_t dynamicSMemSize) {
+  return hand::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(caller, numBlocks, func, blockSize, dynamicSMemSize,
+                                                                    CU_OCCUPANCY_DEFAULT);
 }
 
-CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize, CUfunction func, int numBlocks,
-                                                 int blockSize) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult cuOccupancyAvailableDynamicSMemPerBlock(const Caller& caller, size_t* dynamicSmemSize, CUfunction func,
+                                                 int numBlocks, int blockSize) {
   if (!dynamicSmemSize || blockSize <= 0 || numBlocks <= 0) return CUDA_ERROR_INVALID_VALUE;
   FunctionState* function = find_launchable(func);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
@@ -110,37 +103,38 @@ CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize, CUfunc
   question.number = uint64_t(numBlocks);
   const OccupancyAnswer found = occupancy_answer(caller, *function, question);
   if (!found.result) *dynamicSmemSize = size_t(found.value);
-  return leave(caller, found.result);
+  return found.result;
 }
 
-CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int* blockSize, CUfunction func,
-                                                   CUoccupancyB2DSize blockSizeToDynamicSMemSize,
+CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(const Caller& caller, int* minGridSize, int* blockSize,
+                                                   CUfunction func, CUoccupancyB2DSize blockSizeToDynamicSMemSize,
                                                    size_t dynamicSMemSize, int blockSizeLimit, unsigned int flags) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
   if (!minGridSize || !blockSize || blockSizeLimit < 0) return CUDA_ERROR_INVALID_VALUE;
   FunctionState* function = find_launchable(func);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  return leave(caller, best_block(caller, *function, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit, flags,
-                                  *minGridSize, *blockSize));
+  return best_block(caller, *function, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit, flags, *minGridSize,
+                    *blockSize);
 }
 
-CUresult cuOccupancyMaxPotentialBlockSize(int* minGridSize, int* blockSize, CUfunction func,
+CUresult cuOccupancyMaxPotentialBlockSize(const Caller& caller, int* minGridSize, int* blockSize, CUfunction func,
                                           CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize,
                                           int blockSizeLimit) {
-  return custom::cuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize, func, blockSizeToDynamicSMemSize,
-                                                           dynamicSMemSize, blockSizeLimit, CU_OCCUPANCY_DEFAULT);
+  return hand::cuOccupancyMaxPotentialBlockSizeWithFlags(caller, minGridSize, blockSize, func,
+                                                         blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit,
+                                                         CU_OCCUPANCY_DEFAULT);
 }
 
-CUresult cuOccupancyMaxActiveClusters(int* numClusters, CUfunction func, const CUlaunchConfig* config) {
-  return about_clusters(OccupancyKind::active_clusters, numClusters, func, config,
+CUresult cuOccupancyMaxActiveClusters(const Caller& caller, int* numClusters, CUfunction func,
+                                      const CUlaunchConfig* config) {
+  return about_clusters(caller, OccupancyKind::active_clusters, numClusters, func, config,
                         forward::cuOccupancyMaxActiveClusters);
 }
 
-CUresult cuOccupancyMaxPotentialClusterSize(int* clusterSize, CUfunction func, const CUlaunchConfig* config) {
-  return about_clusters(OccupancyKind::cluster_size, clusterSize, func, config,
+CUresult cuOccupancyMaxPotentialClusterSize(const Caller& caller, int* clusterSize, CUfunction func,
+                                            const CUlaunchConfig* config) {
+  return about_clusters(caller, OccupancyKind::cluster_size, clusterSize, func, config,
                         forward::cuOccupancyMaxPotentialClusterSize);
 }
 
-}  // namespace custom
+}  // namespace hand
 }  // namespace gpuwire::client

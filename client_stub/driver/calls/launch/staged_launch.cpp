@@ -10,7 +10,7 @@
 #include "client_stub/driver/state/call/caller.hpp"
 #include "client_stub/driver/state/module/module_state.hpp"
 
-namespace gpuwire::client::custom {
+namespace gpuwire::client::hand {
 namespace {
 
 // Of CUDA 3's launches ("CUDA C Programming Guide", kernel parameters).
@@ -19,8 +19,6 @@ constexpr size_t kStagedParameterBytesMax = 4096;
 // Runs set(StagedLaunch&) on the settings of a function.
 template <class Set>
 CUresult stage(CUfunction handle, Set&& set) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
   FunctionState* function = find_launchable(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   std::lock_guard lock(function->mutex);
@@ -42,8 +40,7 @@ CUresult set_parameter(CUfunction function, int offset, const void* value, size_
   });
 }
 
-CUresult launch_staged(CUfunction function, int width, int height, CUstream stream, bool per_thread) {
-  if (CUresult error = enter(Needs::context).error) return error;  // before the size (as measured on driver 580)
+CUresult launch_staged(const Caller& caller, CUfunction function, int width, int height, CUstream stream) {
   if (width <= 0 || height <= 0) return CUDA_ERROR_INVALID_VALUE;
   StagedLaunch launch;
   if (CUresult error = stage(function, [&](StagedLaunch& staged) {
@@ -54,14 +51,13 @@ CUresult launch_staged(CUfunction function, int width, int height, CUstream stre
   size_t bytes = launch.parameters.size();
   void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, launch.parameters.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
                    CU_LAUNCH_PARAM_END};
-  return cuLaunchKernel(function, unsigned(width), unsigned(height), 1, launch.block[0], launch.block[1],
-                        launch.block[2], launch.shared_bytes, stream, nullptr, bytes ? extra : nullptr, per_thread);
+  return hand::cuLaunchKernel(caller, function, unsigned(width), unsigned(height), 1, launch.block[0], launch.block[1],
+                              launch.block[2], launch.shared_bytes, stream, nullptr, bytes ? extra : nullptr, false);
 }
 
 }  // namespace
 
-CUresult cuFuncSetBlockShape(CUfunction hfunc, int x, int y, int z) {
-  if (CUresult error = enter(Needs::context).error) return error;  // before the size (as measured on driver 580)
+CUresult cuFuncSetBlockShape(const Caller&, CUfunction hfunc, int x, int y, int z) {
   if (x <= 0 || y <= 0 || z <= 0) return CUDA_ERROR_INVALID_VALUE;
   return stage(hfunc, [&](StagedLaunch& staged) {
     staged.block[0] = unsigned(x), staged.block[1] = unsigned(y), staged.block[2] = unsigned(z);
@@ -69,15 +65,14 @@ CUresult cuFuncSetBlockShape(CUfunction hfunc, int x, int y, int z) {
   });
 }
 
-CUresult cuFuncSetSharedSize(CUfunction hfunc, unsigned int bytes) {
+CUresult cuFuncSetSharedSize(const Caller&, CUfunction hfunc, unsigned int bytes) {
   return stage(hfunc, [&](StagedLaunch& staged) {
     staged.shared_bytes = bytes;
     return CUDA_SUCCESS;
   });
 }
 
-CUresult cuParamSetSize(CUfunction hfunc, unsigned int numbytes) {
-  if (CUresult error = enter(Needs::context).error) return error;  // before the size (as measured on driver 580)
+CUresult cuParamSetSize(const Caller&, CUfunction hfunc, unsigned int numbytes) {
   if (numbytes > kStagedParameterBytesMax) return CUDA_ERROR_INVALID_VALUE;
   return stage(hfunc, [&](StagedLaunch& staged) {
     staged.parameters.resize(numbytes);
@@ -85,26 +80,26 @@ CUresult cuParamSetSize(CUfunction hfunc, unsigned int numbytes) {
   });
 }
 
-CUresult cuParamSeti(CUfunction hfunc, int offset, unsigned int value) {
+CUresult cuParamSeti(const Caller&, CUfunction hfunc, int offset, unsigned int value) {
   return set_parameter(hfunc, offset, &value, sizeof value);
 }
 
-CUresult cuParamSetf(CUfunction hfunc, int offset, float value) {
+CUresult cuParamSetf(const Caller&, CUfunction hfunc, int offset, float value) {
   return set_parameter(hfunc, offset, &value, sizeof value);
 }
 
-CUresult cuParamSetv(CUfunction hfunc, int offset, void* ptr, unsigned int numbytes) {
+CUresult cuParamSetv(const Caller&, CUfunction hfunc, int offset, void* ptr, unsigned int numbytes) {
   return set_parameter(hfunc, offset, ptr, numbytes);
 }
 
-CUresult cuLaunch(CUfunction f) { return launch_staged(f, 1, 1, nullptr, false); }
+CUresult cuLaunch(const Caller& caller, CUfunction f) { return launch_staged(caller, f, 1, 1, nullptr); }
 
-CUresult cuLaunchGrid(CUfunction f, int grid_width, int grid_height) {
-  return launch_staged(f, grid_width, grid_height, nullptr, false);
+CUresult cuLaunchGrid(const Caller& caller, CUfunction f, int grid_width, int grid_height) {
+  return launch_staged(caller, f, grid_width, grid_height, nullptr);
 }
 
-CUresult cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height, CUstream hStream) {
-  return launch_staged(f, grid_width, grid_height, hStream, false);
+CUresult cuLaunchGridAsync(const Caller& caller, CUfunction f, int grid_width, int grid_height, CUstream hStream) {
+  return launch_staged(caller, f, grid_width, grid_height, hStream);
 }
 
-}  // namespace gpuwire::client::custom
+}  // namespace gpuwire::client::hand

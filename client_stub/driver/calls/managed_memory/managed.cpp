@@ -79,11 +79,9 @@ bool known_device(const CUmemLocation& location) {
 
 }  // namespace
 
-namespace custom {
+namespace hand {
 
-CUresult cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flags) {
-  Caller caller = enter(Needs::context);
-  if (CUresult error = argument_first(caller.error, dptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
+CUresult cuMemAllocManaged(const Caller& caller, CUdeviceptr* dptr, size_t bytesize, unsigned int flags) {
   if (bytesize == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = caller.server->captures.permit_unsafe_call()) return error;
   if (!offered(caller)) {
@@ -91,7 +89,7 @@ CUresult cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flag
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   CUdeviceptr address = 0;
-  if (CUresult error = allocate_managed(caller, bytesize, flags, address)) return leave(caller, error);
+  if (CUresult error = allocate_managed(caller, bytesize, flags, address)) return error;
   publish_range({.base = address,
                  .bytes = bytesize,
                  .kind = RangeKind::managed,
@@ -99,69 +97,63 @@ CUresult cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flag
                  .server = caller.server,
                  .context = caller.context_handle});
   *dptr = address;
-  return leave(caller, CUDA_SUCCESS);
+  return CUDA_SUCCESS;
 }
 
-CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUmemLocation location) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult cuMemAdvise_v2(const Caller& caller, CUdeviceptr devPtr, size_t count, CUmem_advise advice,
+                        CUmemLocation location) {
   bool known = advice >= CU_MEM_ADVISE_SET_READ_MOSTLY && advice <= CU_MEM_ADVISE_UNSET_ACCESSED_BY;
   // Where read-mostly copies are does not matter.
   bool placed = advice != CU_MEM_ADVISE_SET_READ_MOSTLY && advice != CU_MEM_ADVISE_UNSET_READ_MOSTLY;
   if (!known || !managed_range(devPtr, count) || (placed && !known_device(location))) return CUDA_ERROR_INVALID_VALUE;
   if (!placed) location = {.type = CU_MEM_LOCATION_TYPE_HOST, .id = 0};  // whatever it names
-  return leave(caller, forward::cuMemAdvise_v2(caller, devPtr, count, advice, location));
+  return forward::cuMemAdvise_v2(caller, devPtr, count, advice, location);
 }
 
-CUresult cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUdevice device) {
+CUresult cuMemAdvise(const Caller& caller, CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUdevice device) {
   CUmemLocation location{.type = device == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE,
                          .id = std::max(device, 0)};
-  return custom::cuMemAdvise_v2(devPtr, count, advice, location);
+  return hand::cuMemAdvise_v2(caller, devPtr, count, advice, location);
 }
 
-CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags,
-                               CUstream hStream, bool per_thread) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult cuMemPrefetchAsync_v2(const Caller& caller, CUdeviceptr devPtr, size_t count, CUmemLocation location,
+                               unsigned int flags, CUstream hStream, bool per_thread) {
   CUresult error = CUDA_SUCCESS;
   resolve_stream(caller, hStream, per_thread, error);
   if (error) return error;
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (!managed_range(devPtr, count)) return CUDA_ERROR_INVALID_VALUE;
   if (!known_device(location)) return CUDA_ERROR_INVALID_DEVICE;
-  return leave(caller, forward::cuMemPrefetchAsync_v2(caller, devPtr, count, location, flags, hStream, per_thread));
+  return forward::cuMemPrefetchAsync_v2(caller, devPtr, count, location, flags, hStream, per_thread);
 }
 
-CUresult cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream, bool per_thread) {
+CUresult cuMemPrefetchAsync(const Caller& caller, CUdeviceptr devPtr, size_t count, CUdevice dstDevice,
+                            CUstream hStream, bool per_thread) {
   CUmemLocation location{.type = dstDevice == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE,
                          .id = std::max(dstDevice, 0)};
-  return cuMemPrefetchAsync_v2(devPtr, count, location, 0, hStream, per_thread);
+  return hand::cuMemPrefetchAsync_v2(caller, devPtr, count, location, 0, hStream, per_thread);
 }
 
-CUresult cuMemRangeGetAttribute(void* data, size_t dataSize, CUmem_range_attribute attribute, CUdeviceptr devPtr,
-                                size_t count) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult cuMemRangeGetAttribute(const Caller& caller, void* data, size_t dataSize, CUmem_range_attribute attribute,
+                                CUdeviceptr devPtr, size_t count) {
   if (!data || dataSize == 0 || dataSize % sizeof(int) != 0 || !managed_range(devPtr, count))
     return CUDA_ERROR_INVALID_VALUE;
-  return leave(caller, forward::cuMemRangeGetAttribute(caller, data, dataSize, attribute, devPtr, count));
+  return forward::cuMemRangeGetAttribute(caller, data, dataSize, attribute, devPtr, count);
 }
 
-CUresult cuMemRangeGetAttributes(void** data, size_t* dataSizes, CUmem_range_attribute* attributes,
-                                 size_t numAttributes, CUdeviceptr devPtr, size_t count) {
-  if (CUresult error = enter(Needs::context).error) return error;
+CUresult cuMemRangeGetAttributes(const Caller& caller, void** data, size_t* dataSizes,
+                                 CUmem_range_attribute* attributes, size_t numAttributes, CUdeviceptr devPtr,
+                                 size_t count) {
   if (!data || !dataSizes || !attributes || numAttributes == 0) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < numAttributes; ++i) {
-    if (CUresult error = custom::cuMemRangeGetAttribute(data[i], dataSizes[i], attributes[i], devPtr, count))
+    if (CUresult error = hand::cuMemRangeGetAttribute(caller, data[i], dataSizes[i], attributes[i], devPtr, count))
       return error;
   }
   return CUDA_SUCCESS;
 }
 
 // Pools of managed memory: their addresses are not mapped here, so the host could not reach their memory.
-CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuMemPoolCreate(const Caller& caller, CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
   if (!pool || !poolProps) return CUDA_ERROR_INVALID_VALUE;
   if (poolProps->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED) return CUDA_ERROR_NOT_SUPPORTED;
   if (poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
@@ -169,49 +161,42 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
     server_device(poolProps->location.id, error);
     if (error) return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
   }
-  return leave(caller, forward::cuMemPoolCreate(caller, pool, poolProps));
+  return forward::cuMemPoolCreate(caller, pool, poolProps);
 }
 
-CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuDeviceGetMemPool(const Caller& caller, CUmemoryPool* pool, CUdevice device) {
   CUresult error = CUDA_SUCCESS;
   server_device(device, error);
   if (error) return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
-  return leave(caller, forward::cuDeviceGetMemPool(caller, pool, device));
+  return forward::cuDeviceGetMemPool(caller, pool, device);
 }
 
-CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool_out, CUmemLocation* location, CUmemAllocationType type) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuMemGetDefaultMemPool(const Caller& caller, CUmemoryPool* pool_out, CUmemLocation* location,
+                                CUmemAllocationType type) {
   if (type == CU_MEM_ALLOCATION_TYPE_MANAGED) return CUDA_ERROR_NOT_SUPPORTED;
-  return leave(caller, forward::cuMemGetDefaultMemPool(caller, pool_out, location, type));
+  return forward::cuMemGetDefaultMemPool(caller, pool_out, location, type);
 }
 
-CUresult cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuMemGetMemPool(const Caller& caller, CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
   if (type == CU_MEM_ALLOCATION_TYPE_MANAGED) return CUDA_ERROR_NOT_SUPPORTED;
-  return leave(caller, forward::cuMemGetMemPool(caller, pool, location, type));
+  return forward::cuMemGetMemPool(caller, pool, location, type);
 }
 
 // Which streams may use the memory matters only to devices that cannot use it beside the processor; none of those is
 // offered.
-CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags,
-                                bool per_thread) {
-  StreamCall on(hStream, per_thread);
-  if (on.error) return on.error;
+CUresult cuStreamAttachMemAsync(const StreamCall& on, CUstream, CUdeviceptr dptr, size_t length, unsigned int flags,
+                                bool) {
   auto range = managed_range(dptr, 1);
   bool whole = range && range->base == dptr && (length == 0 || length == range->bytes);
   bool known = flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST ||
                (flags == CU_MEM_ATTACH_SINGLE && on.wire_stream > wire::kStreamLegacy);
   if (!whole || !known) return CUDA_ERROR_INVALID_VALUE;
   if (on.state && on.state->capture.load(std::memory_order_relaxed) != 0) {
-    return leave(on.caller, forward::cuStreamAttachMemAsync(on.caller, on.stream(), dptr, length, flags,
-                                                            false));  // breaks the capture off
+    return forward::cuStreamAttachMemAsync(on.caller, on.stream(), dptr, length, flags,
+                                           false);  // breaks the capture off
   }
-  return leave(on.caller, CUDA_SUCCESS);
+  return CUDA_SUCCESS;
 }
 
-}  // namespace custom
+}  // namespace hand
 }  // namespace gpuwire::client

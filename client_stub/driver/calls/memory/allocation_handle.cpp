@@ -7,39 +7,33 @@
 #include "client_stub/driver/state/session/server_session.hpp"
 
 namespace gpuwire::client {
-namespace custom {
+namespace hand {
 
-CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* prop,
-                     unsigned long long flags) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuMemCreate(const Caller& caller, CUmemGenericAllocationHandle* handle, size_t size,
+                     const CUmemAllocationProp* prop, unsigned long long flags) {
   if (!handle || !prop) return CUDA_ERROR_INVALID_VALUE;
   caller.server->shares.sweep(caller);
   CUresult result = forward::cuMemCreate(caller, handle, size, prop, flags);
   const bool on_device = prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
   if (!result && on_device) caller.server->allocation_holders.hold(*handle, prop->location.id);
   else if (!result) caller.server->allocation_holders.hold(*handle);
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* addr) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuMemRetainAllocationHandle(const Caller& caller, CUmemGenericAllocationHandle* handle, void* addr) {
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = forward::cuMemRetainAllocationHandle(caller, handle, addr);
   if (!result) caller.server->allocation_holders.hold(*handle);
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuMemRelease(const Caller& caller, CUmemGenericAllocationHandle handle) {
   if (!known_handle(wire::HandleKind::memory_allocation, handle)) return CUDA_ERROR_INVALID_VALUE;
   CUresult result =
       caller.server->allocation_holders.release(handle) ? forward::cuMemRelease(caller, handle) : CUDA_SUCCESS;
   caller.server->shares.sweep(caller);
-  return leave(caller, result);
+  return result;
 }
 
-}  // namespace custom
+}  // namespace hand
 }  // namespace gpuwire::client

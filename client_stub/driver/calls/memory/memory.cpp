@@ -132,9 +132,9 @@ CUresult permit_on_stream(const Caller& caller, CUstream stream, bool per_thread
 }
 
 // In stream order no bytes are the NULL pointer, and no error (as measured on driver 580), unlike from cuMemAlloc.
-CUresult allocate_nothing(const Caller& caller, CUdeviceptr* out) {
+CUresult allocate_nothing(CUdeviceptr* out) {
   *out = 0;
-  return leave(caller, CUDA_SUCCESS);
+  return CUDA_SUCCESS;
 }
 
 // Waits as cuMemFree does natively: until the functions of the program have returned that streams are to call, and
@@ -182,15 +182,13 @@ bool is_allocation(RangeKind kind) { return kind == RangeKind::device || kind ==
 
 }  // namespace
 
-namespace custom {
+namespace hand {
 
-CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult cuMemAlloc_v2(const Caller& caller, CUdeviceptr* dptr, size_t bytesize) {
   if (CUresult error = caller.server->captures.permit_unsafe_call()) return error;
   if (!dptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
   const BlockUse use{.context = caller.context_handle, .bytes = bytesize};
-  if (take_cached(caller, use, dptr)) return leave(caller, CUDA_SUCCESS);
+  if (take_cached(caller, use, dptr)) return CUDA_SUCCESS;
   caller.server->cached_memory.misses(caller, use);
   CUresult result = allocate(
       caller, {.kind = RangeKind::device}, dptr,
@@ -200,13 +198,11 @@ CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
       },
       [&](CUdeviceptr unusable) { forward::cuMemFree_v2(caller, unusable); });
   if (result == CUDA_SUCCESS) caller.server->cached_memory.missed(caller, use);
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInBytes, size_t Height,
+CUresult cuMemAllocPitch_v2(const Caller& caller, CUdeviceptr* dptr, size_t* pPitch, size_t WidthInBytes, size_t Height,
                             unsigned int ElementSizeBytes) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
   // This check comes before the rules of captures (as measured on driver 580).
   if (!dptr || !pPitch || WidthInBytes == 0 || Height == 0) return CUDA_ERROR_INVALID_VALUE;
   if (ElementSizeBytes != 4 && ElementSizeBytes != 8 && ElementSizeBytes != 16) return CUDA_ERROR_INVALID_VALUE;
@@ -219,44 +215,39 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInByt
         return error;
       },
       [&](CUdeviceptr unusable) { forward::cuMemFree_v2(caller, unusable); });
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuMemFree_v2(CUdeviceptr dptr) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult cuMemFree_v2(const Caller& caller, CUdeviceptr dptr) {
   if (dptr == 0) return CUDA_SUCCESS;
   auto range = address_map().find(dptr);
   if (range && range->base == dptr && is_freed(range->kind)) {
-    if (CUresult error = await_work(caller)) return leave(caller, error);
+    if (CUresult error = await_work(caller)) return error;
   }
-  if (range && range->kind == RangeKind::managed) return leave(caller, free_managed(caller, dptr));
+  if (range && range->kind == RangeKind::managed) return free_managed(caller, dptr);
   // A graph allocates the memory at the same address again, so the range stays. Only the server's driver knows whether
   // a launch has allocated it.
   if (range && range->kind == RangeKind::graph) {
     // The server would put a free off that stands behind functions of the program, and its verdict with it.
-    if (CUresult error = await_functions(caller)) return leave(caller, error);
+    if (CUresult error = await_functions(caller)) return error;
     CUresult result = forward::cuMemFree_v2(caller, dptr);
-    return leave(caller, result ? result : await_verdict(caller));
+    return result ? result : await_verdict(caller);
   }
   CUresult kept = CUDA_SUCCESS;
-  if (range && range->base == dptr && caller.server->cached_memory.keep(caller, *range, kept))
-    return leave(caller, kept);
-  return leave(caller, end_range(dptr, is_allocation, [&] { return forward::cuMemFree_v2(caller, dptr); }));
+  if (range && range->base == dptr && caller.server->cached_memory.keep(caller, *range, kept)) return kept;
+  return end_range(dptr, is_allocation, [&] { return forward::cuMemFree_v2(caller, dptr); });
 }
 
 // Cached memory is free for the program. It is counted here and not released, since a release takes the driver longer
 // than everything else.
-CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult cuMemGetInfo_v2(const Caller& caller, size_t* free, size_t* total) {
   caller.server->cached_memory.give_back_but_whole(caller);
   size_t at_server = 0, all = 0;
   CUresult result = forward::cuMemGetInfo_v2(caller, &at_server, &all);
-  if (result) return leave(caller, result);
+  if (result) return result;
   if (free) *free = std::min(all, at_server + caller.server->cached_memory.whole_bytes(caller.state->device));
   if (total) *total = all;
-  return leave(caller, CUDA_SUCCESS);
+  return CUDA_SUCCESS;
 }
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr dptr) {
@@ -291,14 +282,11 @@ CUresult open_ipc_memory(const Caller& caller, const CUipcMemHandle& handle, uns
 
 // --- in stream order -----------------------------------------------------------------------------------------------
 
-CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream, bool per_thread) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult cuMemAllocAsync(const Caller& caller, CUdeviceptr* dptr, size_t bytesize, CUstream hStream, bool per_thread) {
   if (!dptr) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = permit_on_stream(caller, hStream, per_thread)) return error;
-  if (bytesize == 0) return allocate_nothing(caller, dptr);
-  if (take_cached(caller, use_on_stream(caller, bytesize, 0, hStream, per_thread), dptr))
-    return leave(caller, CUDA_SUCCESS);
+  if (bytesize == 0) return allocate_nothing(dptr);
+  if (take_cached(caller, use_on_stream(caller, bytesize, 0, hStream, per_thread), dptr)) return CUDA_SUCCESS;
   CUresult result = allocate(
       caller, {.kind = kind_on_stream(caller, hStream, per_thread), .owner = pool_of_device(caller)}, dptr,
       [&](CUdeviceptr& address, uint64_t& bytes) {
@@ -307,13 +295,11 @@ CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream, b
       },
       [&](CUdeviceptr unusable) { forward::cuMemFreeAsync(caller, unusable, hStream, per_thread); });
   if (result == CUDA_SUCCESS) note_captured(caller, hStream, per_thread, *dptr);
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream,
-                                 bool per_thread) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult cuMemAllocFromPoolAsync(const Caller& caller, CUdeviceptr* dptr, size_t bytesize, CUmemoryPool pool,
+                                 CUstream hStream, bool per_thread) {
   CUresult unusable = CUDA_SUCCESS;
   resolve_stream(caller, hStream, per_thread, unusable);
   // The NULL stream beside a capture is checked before the other arguments (as measured on driver 580).
@@ -321,9 +307,9 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPoo
   if (!dptr || !known_handle(wire::HandleKind::memory_pool, reinterpret_cast<uint64_t>(pool)))
     return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = permit_on_stream(caller, hStream, per_thread)) return error;
-  if (bytesize == 0) return allocate_nothing(caller, dptr);
+  if (bytesize == 0) return allocate_nothing(dptr);
   if (take_cached(caller, use_on_stream(caller, bytesize, reinterpret_cast<uint64_t>(pool), hStream, per_thread), dptr))
-    return leave(caller, CUDA_SUCCESS);
+    return CUDA_SUCCESS;
   CUresult result = allocate(
       caller, {.kind = kind_on_stream(caller, hStream, per_thread), .owner = reinterpret_cast<uint64_t>(pool)}, dptr,
       [&](CUdeviceptr& address, uint64_t& bytes) {
@@ -332,12 +318,10 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPoo
       },
       [&](CUdeviceptr unusable) { forward::cuMemFreeAsync(caller, unusable, hStream, per_thread); });
   if (result == CUDA_SUCCESS) note_captured(caller, hStream, per_thread, *dptr);
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream, bool per_thread) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult cuMemFreeAsync(const Caller& caller, CUdeviceptr dptr, CUstream hStream, bool per_thread) {
   CUresult error = CUDA_SUCCESS;
   uint64_t wire_stream = resolve_stream(caller, hStream, per_thread, error);
   if (error) return error;
@@ -346,34 +330,30 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream, bool per_thread) {
   if (!capture && (error = caller.server->captures.permit_unsafe_call())) return error;
   if (dptr == 0) return CUDA_SUCCESS;
   auto range = address_map().find(dptr);
-  if (range && range->kind == RangeKind::managed) return leave(caller, free_managed(caller, dptr));
+  if (range && range->kind == RangeKind::managed) return free_managed(caller, dptr);
   if (capture) caller.server->graph_records.note_free(capture, dptr);
   if (range && range->kind == RangeKind::graph) {
     CUresult result = forward::cuMemFreeAsync(caller, dptr, hStream, per_thread);
-    return leave(caller, result ? result : await_verdict(caller));
+    return result ? result : await_verdict(caller);
   }
   CUresult kept = CUDA_SUCCESS;
   if (range && range->base == dptr && caller.server->cached_memory.keep_in_order(caller, *range, wire_stream, kept))
-    return leave(caller, kept);
-  return leave(caller, end_range(dptr, is_allocation,
-                                 [&] { return forward::cuMemFreeAsync(caller, dptr, hStream, per_thread); }));
+    return kept;
+  return end_range(dptr, is_allocation, [&] { return forward::cuMemFreeAsync(caller, dptr, hStream, per_thread); });
 }
 
-CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool pool, CUmemLocation* location) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuMemPoolGetAccess(const Caller& caller, CUmemAccess_flags* flags, CUmemoryPool pool,
+                            CUmemLocation* location) {
   // A wrong device is a wrong value here (as measured on driver 580).
   bool known = location && (location->type != CU_MEM_LOCATION_TYPE_DEVICE || process()->device(location->id));
   if (!flags || !known) return CUDA_ERROR_INVALID_VALUE;
-  return leave(caller, forward::cuMemPoolGetAccess(caller, flags, pool, location));
+  return forward::cuMemPoolGetAccess(caller, flags, pool, location);
 }
 
 // --- reserved addresses and memory of other processes --------------------------------------------------------------
 
-CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment, CUdeviceptr addr,
+CUresult cuMemAddressReserve(const Caller& caller, CUdeviceptr* ptr, size_t size, size_t alignment, CUdeviceptr addr,
                              unsigned long long flags) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
   if (!ptr || size == 0) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = allocate(
       caller, {.kind = RangeKind::mapped}, ptr,
@@ -382,29 +362,25 @@ CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment, CU
         return forward::cuMemAddressReserve(caller, &address, size, alignment, addr, flags);
       },
       [&](CUdeviceptr unusable) { forward::cuMemAddressFree(caller, unusable, size); });
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuMemAddressFree(const Caller& caller, CUdeviceptr ptr, size_t size) {
   auto range = address_map().find(ptr);
   if (!range || range->kind != RangeKind::mapped || range->base != ptr || range->bytes != size)
     return CUDA_ERROR_INVALID_VALUE;
   // Refused while something is mapped there, so the range ends when the server has said so. Another thread may then
   // have been given the same addresses already: those are its own.
   CUresult result = forward::cuMemAddressFree(caller, ptr, size);
-  if (result) return leave(caller, result);
+  if (result) return result;
   if (auto ended =
           address_map().take(ptr, [&](const AddressRange& found) { return found.buffer_id == range->buffer_id; }))
     release_range(*ended);
-  return leave(caller, CUDA_SUCCESS);
+  return CUDA_SUCCESS;
 }
 
-CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
-                  unsigned long long flags) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuMemMap(const Caller& caller, CUdeviceptr ptr, size_t size, size_t offset,
+                  CUmemGenericAllocationHandle handle, unsigned long long flags) {
   CUresult result = forward::cuMemMap(caller, ptr, size, offset, handle, flags);
   if (result == CUDA_SUCCESS)
     mapped_parts().insert({.base = ptr,
@@ -414,51 +390,42 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
                            .server = caller.server,
                            .readable_by = 0,
                            .writable_by = 0});
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuMemUnmap(const Caller& caller, CUdeviceptr ptr, size_t size) {
   CUresult result = forward::cuMemUnmap(caller, ptr, size);
   if (result == CUDA_SUCCESS)
     mapped_parts().take_all([&](const AddressRange& part) { return part.base >= ptr && part.end() <= ptr + size; },
                             [](const AddressRange&) {});
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* desc, size_t count) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuMemSetAccess(const Caller& caller, CUdeviceptr ptr, size_t size, const CUmemAccessDesc* desc, size_t count) {
   CUresult result = forward::cuMemSetAccess(caller, ptr, size, desc, count);
   if (result == CUDA_SUCCESS)
     mapped_parts().update_within(ptr, size, [&](AddressRange& part) { set_access(part, {desc, count}); });
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
-  Caller caller = enter(Needs::context);
-  if (CUresult error = argument_first(caller.error, address ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
+CUresult cuIpcGetMemHandle(const Caller& caller, CUipcMemHandle* handle, CUdeviceptr address) {
   caller.server->posted_uploads.end(caller);
   address_map().update(address, [](AddressRange& range) { range.others_know = true; });
-  return leave(caller, forward::cuIpcGetMemHandle(caller, handle, address));
+  return forward::cuIpcGetMemHandle(caller, handle, address);
 }
 
-CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned int Flags) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult cuIpcOpenMemHandle_v2(const Caller& caller, CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned int Flags) {
   if (!pdptr) return CUDA_ERROR_INVALID_VALUE;
   caller.server->posted_uploads.end(caller);
   CUresult result = allocate(
       caller, {.kind = RangeKind::imported}, pdptr,
       [&](CUdeviceptr& address, uint64_t& bytes) { return open_ipc_memory(caller, handle, Flags, address, bytes); },
       [&](CUdeviceptr unusable) { forward::cuIpcCloseMemHandle(caller, unusable); });
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuMemPoolImportPointer(CUdeviceptr* ptr_out, CUmemoryPool pool, CUmemPoolPtrExportData* shareData) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult cuMemPoolImportPointer(const Caller& caller, CUdeviceptr* ptr_out, CUmemoryPool pool,
+                                CUmemPoolPtrExportData* shareData) {
   auto handle = reinterpret_cast<uint64_t>(pool);
   if (!ptr_out || !shareData || !known_handle(wire::HandleKind::memory_pool, handle)) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = allocate(
@@ -472,16 +439,14 @@ CUresult cuMemPoolImportPointer(CUdeviceptr* ptr_out, CUmemoryPool pool, CUmemPo
                                               });
       },
       [&](CUdeviceptr unusable) { forward::cuMemFree_v2(caller, unusable); });
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  return leave(caller, end_range(
-                           dptr, [](RangeKind kind) { return kind == RangeKind::imported; },
-                           [&] { return forward::cuIpcCloseMemHandle(caller, dptr); }));
+CUresult cuIpcCloseMemHandle(const Caller& caller, CUdeviceptr dptr) {
+  return end_range(
+      dptr, [](RangeKind kind) { return kind == RangeKind::imported; },
+      [&] { return forward::cuIpcCloseMemHandle(caller, dptr); });
 }
 
-}  // namespace custom
+}  // namespace hand
 }  // namespace gpuwire::client

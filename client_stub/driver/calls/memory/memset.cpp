@@ -6,7 +6,7 @@
 #include "client_stub/driver/state/graph/graph_copies.hpp"
 #include "client_stub/driver/state/stream/stream.hpp"
 
-namespace gpuwire::client::custom {
+namespace gpuwire::client::hand {
 namespace {
 
 // The result of the check of a fill's memory.
@@ -34,14 +34,12 @@ CUresult check_fill(CUdeviceptr destination, size_t pitch_bytes, size_t element_
 }
 
 template <class Send>
-CUresult fill(CUdeviceptr destination, size_t pitch_bytes, size_t element_bytes, size_t width, size_t height,
-              CUstream stream, bool per_thread, Form form, Send&& send) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult fill(const Caller& caller, CUdeviceptr destination, size_t pitch_bytes, size_t element_bytes, size_t width,
+              size_t height, CUstream stream, bool per_thread, Form form, Send&& send) {
   CUresult error = CUDA_SUCCESS;
   const uint64_t wire_stream = resolve_stream(caller, stream, per_thread, error);
   if (error) return error;
-  if (width == 0 || height == 0) return leave(caller, CUDA_SUCCESS);
+  if (width == 0 || height == 0) return CUDA_SUCCESS;
   Found found;
   if ((error = check_fill(destination, pitch_bytes, element_bytes, width, height, found))) {
     // A node of a graph may name any address (as measured on driver 580): the driver decides about this one.
@@ -49,90 +47,92 @@ CUresult fill(CUdeviceptr destination, size_t pitch_bytes, size_t element_bytes,
     if (!state || state->capture.load(std::memory_order_relaxed) == 0) return error;
     found.unknown = true;
   }
-  error = send(caller);
+  error = send();
   if (!error && found.unknown) error = await_verdict(caller);
   if (!error && form == Form::blocking && found.on_both_sides && capture_of(caller, wire_stream) == 0)
     error = forward::cuStreamSynchronize(caller, reinterpret_cast<CUstream>(wire_stream));
-  return leave(caller, error);
+  return error;
 }
 
 // By the function that sends such a fill; elements are of the value's type.
 template <auto kSend, class Value>
-CUresult fill_linear(CUdeviceptr destination, Value value, size_t count, CUstream stream, bool per_thread, Form form) {
-  return fill(destination, 0, sizeof value, count, 1, stream, per_thread, form, [&](const Caller& caller) {
-    return kSend(caller, destination, value, count, stream, per_thread, nullptr);
-  });
+CUresult fill_linear(const Caller& caller, CUdeviceptr destination, Value value, size_t count, CUstream stream,
+                     bool per_thread, Form form) {
+  return fill(caller, destination, 0, sizeof value, count, 1, stream, per_thread, form,
+              [&] { return kSend(caller, destination, value, count, stream, per_thread, nullptr); });
 }
 
 template <auto kSend, class Value>
-CUresult fill_pitched(CUdeviceptr destination, size_t pitch_bytes, Value value, size_t width, size_t height,
-                      CUstream stream, bool per_thread, Form form) {
-  return fill(destination, pitch_bytes, sizeof value, width, height, stream, per_thread, form,
-              [&](const Caller& caller) {
-                return kSend(caller, destination, pitch_bytes, value, width, height, stream, per_thread, nullptr);
-              });
+CUresult fill_pitched(const Caller& caller, CUdeviceptr destination, size_t pitch_bytes, Value value, size_t width,
+                      size_t height, CUstream stream, bool per_thread, Form form) {
+  return fill(caller, destination, pitch_bytes, sizeof value, width, height, stream, per_thread, form, [&] {
+    return kSend(caller, destination, pitch_bytes, value, width, height, stream, per_thread, nullptr);
+  });
 }
 
 }  // namespace
 
-CUresult cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N, bool per_thread) {
-  return fill_linear<forward::cuMemsetD8Async>(dstDevice, uc, N, nullptr, per_thread, Form::blocking);
+CUresult cuMemsetD8_v2(const Caller& caller, CUdeviceptr dstDevice, unsigned char uc, size_t N, bool per_thread) {
+  return fill_linear<forward::cuMemsetD8Async>(caller, dstDevice, uc, N, nullptr, per_thread, Form::blocking);
 }
 
-CUresult cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream, bool per_thread) {
-  return fill_linear<forward::cuMemsetD8Async>(dstDevice, uc, N, hStream, per_thread, Form::ordered);
-}
-
-CUresult cuMemsetD16_v2(CUdeviceptr dstDevice, unsigned short us, size_t N, bool per_thread) {
-  return fill_linear<forward::cuMemsetD16Async>(dstDevice, us, N, nullptr, per_thread, Form::blocking);
-}
-
-CUresult cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream, bool per_thread) {
-  return fill_linear<forward::cuMemsetD16Async>(dstDevice, us, N, hStream, per_thread, Form::ordered);
-}
-
-CUresult cuMemsetD32_v2(CUdeviceptr dstDevice, unsigned int ui, size_t N, bool per_thread) {
-  return fill_linear<forward::cuMemsetD32Async>(dstDevice, ui, N, nullptr, per_thread, Form::blocking);
-}
-
-CUresult cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream, bool per_thread) {
-  return fill_linear<forward::cuMemsetD32Async>(dstDevice, ui, N, hStream, per_thread, Form::ordered);
-}
-
-CUresult cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height,
+CUresult cuMemsetD8Async(const Caller& caller, CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream,
                          bool per_thread) {
-  return fill_pitched<forward::cuMemsetD2D8Async>(dstDevice, dstPitch, uc, Width, Height, nullptr, per_thread,
+  return fill_linear<forward::cuMemsetD8Async>(caller, dstDevice, uc, N, hStream, per_thread, Form::ordered);
+}
+
+CUresult cuMemsetD16_v2(const Caller& caller, CUdeviceptr dstDevice, unsigned short us, size_t N, bool per_thread) {
+  return fill_linear<forward::cuMemsetD16Async>(caller, dstDevice, us, N, nullptr, per_thread, Form::blocking);
+}
+
+CUresult cuMemsetD16Async(const Caller& caller, CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream,
+                          bool per_thread) {
+  return fill_linear<forward::cuMemsetD16Async>(caller, dstDevice, us, N, hStream, per_thread, Form::ordered);
+}
+
+CUresult cuMemsetD32_v2(const Caller& caller, CUdeviceptr dstDevice, unsigned int ui, size_t N, bool per_thread) {
+  return fill_linear<forward::cuMemsetD32Async>(caller, dstDevice, ui, N, nullptr, per_thread, Form::blocking);
+}
+
+CUresult cuMemsetD32Async(const Caller& caller, CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream,
+                          bool per_thread) {
+  return fill_linear<forward::cuMemsetD32Async>(caller, dstDevice, ui, N, hStream, per_thread, Form::ordered);
+}
+
+CUresult cuMemsetD2D8_v2(const Caller& caller, CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width,
+                         size_t Height, bool per_thread) {
+  return fill_pitched<forward::cuMemsetD2D8Async>(caller, dstDevice, dstPitch, uc, Width, Height, nullptr, per_thread,
                                                   Form::blocking);
 }
 
-CUresult cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height,
-                           CUstream hStream, bool per_thread) {
-  return fill_pitched<forward::cuMemsetD2D8Async>(dstDevice, dstPitch, uc, Width, Height, hStream, per_thread,
+CUresult cuMemsetD2D8Async(const Caller& caller, CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width,
+                           size_t Height, CUstream hStream, bool per_thread) {
+  return fill_pitched<forward::cuMemsetD2D8Async>(caller, dstDevice, dstPitch, uc, Width, Height, hStream, per_thread,
                                                   Form::ordered);
 }
 
-CUresult cuMemsetD2D16_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height,
-                          bool per_thread) {
-  return fill_pitched<forward::cuMemsetD2D16Async>(dstDevice, dstPitch, us, Width, Height, nullptr, per_thread,
+CUresult cuMemsetD2D16_v2(const Caller& caller, CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width,
+                          size_t Height, bool per_thread) {
+  return fill_pitched<forward::cuMemsetD2D16Async>(caller, dstDevice, dstPitch, us, Width, Height, nullptr, per_thread,
                                                    Form::blocking);
 }
 
-CUresult cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height,
-                            CUstream hStream, bool per_thread) {
-  return fill_pitched<forward::cuMemsetD2D16Async>(dstDevice, dstPitch, us, Width, Height, hStream, per_thread,
+CUresult cuMemsetD2D16Async(const Caller& caller, CUdeviceptr dstDevice, size_t dstPitch, unsigned short us,
+                            size_t Width, size_t Height, CUstream hStream, bool per_thread) {
+  return fill_pitched<forward::cuMemsetD2D16Async>(caller, dstDevice, dstPitch, us, Width, Height, hStream, per_thread,
                                                    Form::ordered);
 }
 
-CUresult cuMemsetD2D32_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height,
-                          bool per_thread) {
-  return fill_pitched<forward::cuMemsetD2D32Async>(dstDevice, dstPitch, ui, Width, Height, nullptr, per_thread,
+CUresult cuMemsetD2D32_v2(const Caller& caller, CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width,
+                          size_t Height, bool per_thread) {
+  return fill_pitched<forward::cuMemsetD2D32Async>(caller, dstDevice, dstPitch, ui, Width, Height, nullptr, per_thread,
                                                    Form::blocking);
 }
 
-CUresult cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height,
-                            CUstream hStream, bool per_thread) {
-  return fill_pitched<forward::cuMemsetD2D32Async>(dstDevice, dstPitch, ui, Width, Height, hStream, per_thread,
+CUresult cuMemsetD2D32Async(const Caller& caller, CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width,
+                            size_t Height, CUstream hStream, bool per_thread) {
+  return fill_pitched<forward::cuMemsetD2D32Async>(caller, dstDevice, dstPitch, ui, Width, Height, hStream, per_thread,
                                                    Form::ordered);
 }
 
-}  // namespace gpuwire::client::custom
+}  // namespace gpuwire::client::hand

@@ -7,7 +7,7 @@
 #include "client_stub/driver/state/memory/pointer_attributes.hpp"
 #include "protocol/wire/limits.hpp"
 
-namespace gpuwire::client::custom {
+namespace gpuwire::client::hand {
 namespace {
 
 // Memory whose pool the program has not named is of its device's default pool.
@@ -27,9 +27,7 @@ bool set_sync_memops(const AddressRange& range, CUdeviceptr ptr, bool on) {
 
 }  // namespace
 
-CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuPointerGetAttribute(const Caller& caller, void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
   if (!data) return CUDA_ERROR_INVALID_VALUE;
   auto range = allocation_at(ptr);
   if (!range) return CUDA_ERROR_INVALID_VALUE;
@@ -40,10 +38,8 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
   return result;
 }
 
-CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute* attributes, void** data,
-                                CUdeviceptr ptr) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuPointerGetAttributes(const Caller& caller, unsigned int numAttributes, CUpointer_attribute* attributes,
+                                void** data, CUdeviceptr ptr) {
   if (numAttributes == 0 || !attributes || !data) return CUDA_ERROR_INVALID_VALUE;
   auto range = allocation_at(ptr);
   for (unsigned i = 0; i < numAttributes; ++i) {
@@ -62,9 +58,7 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute*
 }
 
 // The one attribute that can be set. Copies without a stream argument are complete when they return here anyway.
-CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr ptr) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuPointerSetAttribute(const Caller&, const void* value, CUpointer_attribute attribute, CUdeviceptr ptr) {
   if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
   auto range = allocation_at(ptr);
   if (!range || is_host(range->kind)) return CUDA_ERROR_INVALID_VALUE;
@@ -73,4 +67,4 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
   return set_sync_memops(*range, ptr, on != 0) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-}  // namespace gpuwire::client::custom
+}  // namespace gpuwire::client::hand

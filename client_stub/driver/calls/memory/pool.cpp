@@ -5,7 +5,7 @@
 #include "client_stub/driver/state/session/server_session.hpp"
 #include "client_stub/driver/state/memory/cached_memory.hpp"
 
-namespace gpuwire::client::custom {
+namespace gpuwire::client::hand {
 namespace {
 
 bool reports_usage(CUmemPool_attribute attribute) {
@@ -14,39 +14,29 @@ bool reports_usage(CUmemPool_attribute attribute) {
 
 }  // namespace
 
-CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuMemPoolGetAttribute(const Caller& caller, CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
   if (reports_usage(attribute)) caller.server->cached_memory.pools_are_watched();
-  return leave(caller, forward::cuMemPoolGetAttribute(caller, pool, attribute, value));
+  return forward::cuMemPoolGetAttribute(caller, pool, attribute, value);
 }
 
-CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuMemPoolSetAttribute(const Caller& caller, CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
   if (reports_usage(attribute)) caller.server->cached_memory.pools_are_watched();
-  return leave(caller, forward::cuMemPoolSetAttribute(caller, pool, attribute, value));
+  return forward::cuMemPoolSetAttribute(caller, pool, attribute, value);
 }
 
-CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuDeviceSetMemPool(const Caller& caller, CUdevice device, CUmemoryPool pool) {
   caller.server->cached_memory.device_pool_changes();
-  return leave(caller, forward::cuDeviceSetMemPool(caller, device, pool));
+  return forward::cuDeviceSetMemPool(caller, device, pool);
 }
 
-CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuMemSetMemPool(const Caller& caller, CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
   caller.server->cached_memory.device_pool_changes();
-  return leave(caller, forward::cuMemSetMemPool(caller, location, type, pool));
+  return forward::cuMemSetMemPool(caller, location, type, pool);
 }
 
-CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData* data, CUdeviceptr pointer) {
-  Caller caller = enter(Needs::living_context);
-  if (caller.error) return caller.error;
+CUresult cuMemPoolExportPointer(const Caller& caller, CUmemPoolPtrExportData* data, CUdeviceptr pointer) {
   address_map().update(pointer, [](AddressRange& range) { range.others_know = true; });
-  return leave(caller, forward::cuMemPoolExportPointer(caller, data, pointer));
+  return forward::cuMemPoolExportPointer(caller, data, pointer);
 }
 
-}  // namespace gpuwire::client::custom
+}  // namespace gpuwire::client::hand

@@ -66,21 +66,17 @@ CUresult import_object(const Caller& caller, wire::HandleKind kind, void* descri
 
 }  // namespace
 
-namespace custom {
+namespace hand {
 
-CUresult cuMemExportToShareableHandle(void* shareableHandle, CUmemGenericAllocationHandle handle,
+CUresult cuMemExportToShareableHandle(const Caller& caller, void* shareableHandle, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType handleType, unsigned long long flags) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
   if (!shareableHandle || !known_handle(wire::HandleKind::memory_allocation, handle)) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = check_exported_type(handleType)) return error;
-  return leave(caller, export_object(caller, handle, flags, shareableHandle));
+  return export_object(caller, handle, flags, shareableHandle);
 }
 
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* osHandle,
+CUresult cuMemImportFromShareableHandle(const Caller& caller, CUmemGenericAllocationHandle* handle, void* osHandle,
                                         CUmemAllocationHandleType shHandleType) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = check_imported_type(shHandleType)) return error;
   uint64_t imported = 0;
@@ -89,30 +85,26 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
     *handle = imported;
     caller.server->allocation_holders.hold(imported);
   }
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuMemPoolExportToShareableHandle(void* handle_out, CUmemoryPool pool, CUmemAllocationHandleType handleType,
-                                          unsigned long long flags) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuMemPoolExportToShareableHandle(const Caller& caller, void* handle_out, CUmemoryPool pool,
+                                          CUmemAllocationHandleType handleType, unsigned long long flags) {
   auto handle = reinterpret_cast<uint64_t>(pool);
   if (!handle_out || !known_handle(wire::HandleKind::memory_pool, handle)) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = check_exported_type(handleType)) return error;
-  return leave(caller, export_object(caller, handle, flags, handle_out));
+  return export_object(caller, handle, flags, handle_out);
 }
 
-CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool_out, void* handle, CUmemAllocationHandleType handleType,
-                                            unsigned long long flags) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuMemPoolImportFromShareableHandle(const Caller& caller, CUmemoryPool* pool_out, void* handle,
+                                            CUmemAllocationHandleType handleType, unsigned long long flags) {
   if (!pool_out) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = check_imported_type(handleType)) return error;
   uint64_t imported = 0;
   CUresult result = import_object(caller, wire::HandleKind::memory_pool, handle, flags, imported);
   if (!result) *pool_out = reinterpret_cast<CUmemoryPool>(imported);
-  return leave(caller, result);
+  return result;
 }
 
-}  // namespace custom
+}  // namespace hand
 }  // namespace gpuwire::client

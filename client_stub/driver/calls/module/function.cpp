@@ -7,7 +7,7 @@
 #include "client_stub/driver/state/module/module_state.hpp"
 #include "client_stub/driver/process/process.hpp"
 
-namespace gpuwire::client::custom {
+namespace gpuwire::client::hand {
 namespace {
 
 // Which values an attribute can be set to (section "Execution Control" of the driver API, cuFuncSetAttribute).
@@ -93,8 +93,6 @@ bool has_setting(const FunctionState& function, CUfunction_attribute attribute, 
          function.on_device[size_t(device)].get(attribute, known, result) && result == CUDA_SUCCESS && known == value;
 }
 
-CUresult unless_known(const FunctionState* function) { return function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE; }
-
 // `offset` is not null.
 CUresult parameter_info(const FunctionState& function, size_t index, size_t* offset, size_t* size) {
   const fatbin::ParameterLayout& parameters = function.parameters;
@@ -108,55 +106,46 @@ CUresult parameter_info(const FunctionState& function, size_t index, size_t* off
 
 // --- functions -----------------------------------------------------------------------------------------------------
 
-CUresult cuFuncGetAttribute(int* pi, CUfunction_attribute attrib, CUfunction hfunc) {
-  Caller caller = enter(Needs::context);
+CUresult cuFuncGetAttribute(const Caller& caller, int* pi, CUfunction_attribute attrib, CUfunction hfunc) {
   FunctionState* function = find_launchable(hfunc);
-  if (CUresult error = argument_first(caller.error, !pi ? CUDA_ERROR_INVALID_VALUE : unless_known(function)))
-    return error;
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
   int device = function->context ? function->context->device : caller.state->device;
   int value = 0;
   CUresult result = function_attribute(caller, *function, attrib, device, value);
   if (!result) *pi = value;
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value) {
-  Caller caller = enter(Needs::context);
+CUresult cuFuncSetAttribute(const Caller& caller, CUfunction hfunc, CUfunction_attribute attrib, int value) {
   FunctionState* function = find_launchable(hfunc);
-  if (CUresult error = argument_first(caller.error, unless_known(function))) return error;
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
   int device = function->context ? function->context->device : caller.state->device;
   if (CUresult error = check_setting(caller, *function, attrib, value, device)) return error;
   const bool changes = !has_setting(*function, attrib, value, device);
   CUresult result = forward::cuFuncSetAttribute(caller, hfunc, attrib, value);
   if (!result && changes) note_setting(*function, attrib, value, device, wire::HandleKind::function);
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config) {
-  Caller caller = enter(Needs::context);
+CUresult cuFuncSetCacheConfig(const Caller& caller, CUfunction hfunc, CUfunc_cache config) {
   FunctionState* function = find_launchable(hfunc);
-  if (CUresult error = argument_first(caller.error, unless_known(function))) return error;
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (config < CU_FUNC_CACHE_PREFER_NONE || config > CU_FUNC_CACHE_PREFER_EQUAL) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = forward::cuFuncSetCacheConfig(caller, hfunc, config);
   if (!result) {
     const int device = function->context ? function->context->device : caller.state->device;
     note_for_occupancy(*function, OccupancySettings::kCacheConfig, config, device, false);
   }
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config) {
-  Caller caller = enter(Needs::context);
-  if (CUresult error = argument_first(caller.error, unless_known(find_launchable(hfunc)))) return error;
+CUresult cuFuncSetSharedMemConfig(const Caller& caller, CUfunction hfunc, CUsharedconfig config) {
   if (config < CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE || config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE)
     return CUDA_ERROR_INVALID_VALUE;
-  return leave(caller, forward::cuFuncSetSharedMemConfig(caller, hfunc, config));
+  return forward::cuFuncSetSharedMemConfig(caller, hfunc, config);
 }
 
-CUresult cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) {
-  const bool asks = hmod && hfunc;
-  if (CUresult error = argument_first(enter(Needs::context).error, asks ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE))
-    return error;
+CUresult cuFuncGetModule(const Caller&, CUmodule* hmod, CUfunction hfunc) {
   FunctionState* function = find_launchable(hfunc);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (function->module->kind == wire::HandleKind::library) {
@@ -166,10 +155,7 @@ CUresult cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuFuncGetName(const char** name, CUfunction hfunc) {
-  const bool asks = name && hfunc;
-  if (CUresult error = argument_first(enter(Needs::context).error, asks ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE))
-    return error;
+CUresult cuFuncGetName(const Caller&, const char** name, CUfunction hfunc) {
   FunctionState* function = find_launchable(hfunc);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   *name = function->name.c_str();
@@ -177,35 +163,23 @@ CUresult cuFuncGetName(const char** name, CUfunction hfunc) {
 }
 
 // A kernel is no function here: the driver answers CUDA_ERROR_INVALID_HANDLE (measured on driver 580).
-CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t* paramOffset, size_t* paramSize) {
-  const bool asks = func && paramOffset;
-  Caller caller = enter(Needs::context);
-  if (CUresult error = argument_first(caller.error, asks ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
+CUresult cuFuncGetParamInfo(const Caller& caller, CUfunction func, size_t paramIndex, size_t* paramOffset,
+                            size_t* paramSize) {
   FunctionState* function = find_launchable(func);
   if (!function || function->kind != wire::HandleKind::function) return CUDA_ERROR_INVALID_HANDLE;
   if (CUresult error = know_parameters(caller, *function)) return leave(caller, error);
   return parameter_info(*function, paramIndex, paramOffset, paramSize);
 }
 
-CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction function) {
-  Caller caller = enter(Needs::context);
-  const CUresult wrong = !state ? CUDA_ERROR_INVALID_VALUE : unless_known(find_launchable(function));
-  if (CUresult error = argument_first(caller.error, wrong)) return error;
+CUresult cuFuncIsLoaded(const Caller&, CUfunctionLoadingState* state, CUfunction) {
   *state = CU_FUNCTION_LOADING_STATE_LOADED;  // a function is looked up at the server before it has a handle here
   return CUDA_SUCCESS;
 }
 
-CUresult cuFuncLoad(CUfunction function) {
-  Caller caller = enter(Needs::context);
-  if (CUresult error = argument_first(caller.error, unless_known(find_launchable(function)))) return error;
-  return leave(caller, forward::cuFuncLoad(caller, function));
-}
-
 // --- kernels -------------------------------------------------------------------------------------------------------
 
-CUresult cuKernelGetAttribute(int* pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuKernelGetAttribute(const Caller& caller, int* pi, CUfunction_attribute attrib, CUkernel kernel,
+                              CUdevice dev) {
   FunctionState* state = find_kernel(kernel);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
   if (!pi) return CUDA_ERROR_INVALID_VALUE;
@@ -213,12 +187,11 @@ CUresult cuKernelGetAttribute(int* pi, CUfunction_attribute attrib, CUkernel ker
   int value = 0;
   CUresult result = function_attribute(caller, *state, attrib, dev, value);
   if (!result) *pi = value;
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuKernelSetAttribute(const Caller& caller, CUfunction_attribute attrib, int val, CUkernel kernel,
+                              CUdevice dev) {
   FunctionState* state = find_kernel(kernel);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
   if (!process()->device(dev)) return CUDA_ERROR_INVALID_DEVICE;
@@ -226,30 +199,26 @@ CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel ker
   const bool changes = !has_setting(*state, attrib, val, dev);
   CUresult result = forward::cuKernelSetAttribute(caller, attrib, val, kernel, dev);
   if (!result && changes) note_setting(*state, attrib, val, dev, wire::HandleKind::kernel);
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuKernelSetCacheConfig(const Caller& caller, CUkernel kernel, CUfunc_cache config, CUdevice dev) {
   FunctionState* state = find_kernel(kernel);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
   if (!process()->device(dev)) return CUDA_ERROR_INVALID_DEVICE;
   if (config < CU_FUNC_CACHE_PREFER_NONE || config > CU_FUNC_CACHE_PREFER_EQUAL) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = forward::cuKernelSetCacheConfig(caller, kernel, config, dev);
   if (!result) note_for_occupancy(*state, OccupancySettings::kCacheConfig, config, dev, false);
-  return leave(caller, result);
+  return result;
 }
 
 // Unlike the other questions about a kernel it is answered only where a context is current (as measured on driver 580).
-CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t* paramOffset, size_t* paramSize) {
-  const bool asks = kernel && paramOffset;
-  Caller caller = enter(Needs::context);
-  if (CUresult error = argument_first(caller.error, asks ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
+CUresult cuKernelGetParamInfo(const Caller& caller, CUkernel kernel, size_t paramIndex, size_t* paramOffset,
+                              size_t* paramSize) {
   FunctionState* state = find_kernel(kernel);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
   if (CUresult error = know_parameters(caller, *state)) return leave(caller, error);
   return parameter_info(*state, paramIndex, paramOffset, paramSize);
 }
 
-}  // namespace gpuwire::client::custom
+}  // namespace gpuwire::client::hand

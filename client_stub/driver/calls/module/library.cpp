@@ -10,7 +10,7 @@
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
 
-namespace gpuwire::client::custom {
+namespace gpuwire::client::hand {
 namespace {
 
 struct LibraryOptions {
@@ -87,11 +87,9 @@ CUresult module_of(const Caller& caller, ModuleState& library, CUmodule* module)
 
 }  // namespace
 
-CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* jitOptions, void** jitOptionsValues,
-                           unsigned int numJitOptions, CUlibraryOption* libraryOptions, void** libraryOptionValues,
-                           unsigned int numLibraryOptions) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuLibraryLoadData(const Caller& caller, CUlibrary* library, const void* code, CUjit_option* jitOptions,
+                           void** jitOptionsValues, unsigned int numJitOptions, CUlibraryOption* libraryOptions,
+                           void** libraryOptionValues, unsigned int numLibraryOptions) {
   if (!library || !code) return CUDA_ERROR_INVALID_VALUE;
   if (!looks_like_image(code)) return CUDA_ERROR_INVALID_IMAGE;
   LibraryOptions parsed;
@@ -110,11 +108,9 @@ CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* j
   return publish(caller, library, std::move(state));
 }
 
-CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* fileName, CUjit_option* jitOptions,
+CUresult cuLibraryLoadFromFile(const Caller& caller, CUlibrary* library, const char* fileName, CUjit_option* jitOptions,
                                void** jitOptionsValues, unsigned int numJitOptions, CUlibraryOption* libraryOptions,
                                void** libraryOptionValues, unsigned int numLibraryOptions) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
   if (!library || !fileName) return CUDA_ERROR_INVALID_VALUE;
   LibraryOptions parsed;
   if (CUresult error = parse_library_options(numLibraryOptions, libraryOptions, libraryOptionValues, parsed))
@@ -130,9 +126,7 @@ CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* fileName, CUjit_o
   return publish(caller, library, std::move(state));
 }
 
-CUresult cuLibraryUnload(CUlibrary library) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuLibraryUnload(const Caller& caller, CUlibrary library) {
   ModuleState* state = find_library(library);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
   std::vector<uint64_t> modules;
@@ -149,36 +143,30 @@ CUresult cuLibraryUnload(CUlibrary library) {
     send::post_module_unload(*caller.session, caller.context, {.handle = state->server_handle()});
   }
   retire_module(state);
-  return leave(caller, CUDA_SUCCESS);
+  return CUDA_SUCCESS;
 }
 
-CUresult cuLibraryGetKernel(CUkernel* pKernel, CUlibrary library, const char* name) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuLibraryGetKernel(const Caller& caller, CUkernel* pKernel, CUlibrary library, const char* name) {
   if (!pKernel || !name) return CUDA_ERROR_INVALID_VALUE;
   ModuleState* state = find_library(library);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
   FunctionState* kernel = nullptr;
   CUresult result = find_function(caller, *state, name, kernel);
   if (!result) *pKernel = reinterpret_cast<CUkernel>(kernel->handle);
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuLibraryGetKernelCount(unsigned int* count, CUlibrary lib) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuLibraryGetKernelCount(const Caller& caller, unsigned int* count, CUlibrary lib) {
   if (!count) return CUDA_ERROR_INVALID_VALUE;
   ModuleState* state = find_library(lib);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
   std::vector<std::string> names;
   CUresult result = list_names(caller, *state, names);
   if (!result) *count = unsigned(names.size());
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int numKernels, CUlibrary lib) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuLibraryEnumerateKernels(const Caller& caller, CUkernel* kernels, unsigned int numKernels, CUlibrary lib) {
   if (!kernels || numKernels == 0) return CUDA_ERROR_INVALID_VALUE;
   ModuleState* state = find_library(lib);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
@@ -188,33 +176,29 @@ CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int numKernels, C
   std::vector<FunctionState*> found;
   if (!result) result = find_functions(caller, *state, names, found);
   for (size_t i = 0; i < found.size(); ++i) kernels[i] = reinterpret_cast<CUkernel>(found[i]->handle);
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuLibraryGetModule(CUmodule* pMod, CUlibrary library) {
-  Caller caller = enter(Needs::context);
+CUresult cuLibraryGetModule(const Caller& caller, CUmodule* pMod, CUlibrary library) {
   ModuleState* state = find_library(library);
-  const CUresult wrong = !pMod ? CUDA_ERROR_INVALID_VALUE : !state ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
-  if (CUresult error = argument_first(caller.error, wrong)) return error;
-  return leave(caller, module_of(caller, *state, pMod));
+  if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  return module_of(caller, *state, pMod);
 }
 
-CUresult cuLibraryGetGlobal(CUdeviceptr* dptr, size_t* bytes, CUlibrary library, const char* name) {
-  Caller caller = enter(Needs::context);
+CUresult cuLibraryGetGlobal(const Caller& caller, CUdeviceptr* dptr, size_t* bytes, CUlibrary library,
+                            const char* name) {
   ModuleState* state = find_library(library);
-  const bool asks = name && (dptr || bytes || caller.error);
-  const CUresult wrong = !asks ? CUDA_ERROR_INVALID_VALUE : !state ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
-  if (CUresult error = argument_first(caller.error, wrong)) return error;
+  if (!dptr && !bytes) return CUDA_ERROR_INVALID_VALUE;
+  if (!state) return CUDA_ERROR_INVALID_HANDLE;
   Variable variable;
   CUresult result = find_variable(caller, *state, name, false, variable);
   if (!result && dptr) *dptr = variable.address;
   if (!result && bytes) *bytes = variable.bytes;
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuLibraryGetManaged(CUdeviceptr* dptr, size_t* bytes, CUlibrary library, const char* name) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuLibraryGetManaged(const Caller& caller, CUdeviceptr* dptr, size_t* bytes, CUlibrary library,
+                             const char* name) {
   if (!name || (!dptr && !bytes)) return CUDA_ERROR_INVALID_VALUE;
   ModuleState* state = find_library(library);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
@@ -222,17 +206,15 @@ CUresult cuLibraryGetManaged(CUdeviceptr* dptr, size_t* bytes, CUlibrary library
   CUresult result = find_variable(caller, *state, name, true, variable);
   if (!result && dptr) *dptr = variable.address;
   if (!result && bytes) *bytes = variable.bytes;
-  return leave(caller, result);
+  return result;
 }
 
 // --- kernels -------------------------------------------------------------------------------------------------------
 
-CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
-  Caller caller = enter(Needs::context);
+CUresult cuKernelGetFunction(const Caller& caller, CUfunction* pFunc, CUkernel kernel) {
   FunctionState* state = find_kernel(kernel);
-  const CUresult wrong = !pFunc ? CUDA_ERROR_INVALID_VALUE : !state ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
-  if (CUresult error = argument_first(caller.error, wrong)) return error;
-  if (CUresult error = know_parameters(caller, *state)) return leave(caller, error);
+  if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  if (CUresult error = know_parameters(caller, *state)) return error;
   ModuleState& library = *state->module;
   std::lock_guard lock(library.mutex);
   {
@@ -243,7 +225,7 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
     }
   }
   CUfunction made = nullptr;
-  if (CUresult error = forward::cuKernelGetFunction(caller, &made, kernel)) return leave(caller, error);
+  if (CUresult error = forward::cuKernelGetFunction(caller, &made, kernel)) return error;
   auto function = std::make_unique<FunctionState>();
   function->kind = wire::HandleKind::function;
   function->handle = reinterpret_cast<uint64_t>(made);
@@ -265,12 +247,10 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
   }
   library.derived.push_back(std::move(function));
   *pFunc = made;
-  return leave(caller, CUDA_SUCCESS);
+  return CUDA_SUCCESS;
 }
 
-CUresult cuKernelGetLibrary(CUlibrary* pLib, CUkernel kernel) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuKernelGetLibrary(const Caller&, CUlibrary* pLib, CUkernel kernel) {
   if (!pLib) return CUDA_ERROR_INVALID_VALUE;
   FunctionState* state = find_kernel(kernel);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
@@ -278,9 +258,7 @@ CUresult cuKernelGetLibrary(CUlibrary* pLib, CUkernel kernel) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuKernelGetName(const char** name, CUkernel hfunc) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
+CUresult cuKernelGetName(const Caller&, const char** name, CUkernel hfunc) {
   if (!name || !hfunc) return CUDA_ERROR_INVALID_VALUE;
   FunctionState* state = find_kernel(hfunc);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
@@ -288,4 +266,4 @@ CUresult cuKernelGetName(const char** name, CUkernel hfunc) {
   return CUDA_SUCCESS;
 }
 
-}  // namespace gpuwire::client::custom
+}  // namespace gpuwire::client::hand

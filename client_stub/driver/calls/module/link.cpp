@@ -98,25 +98,22 @@ std::span<const uint8_t> loadable(std::span<const uint8_t> made) {
 }
 
 struct BegunLink {
-  Caller caller;
-  Linker* linker = nullptr;
+  Linker* linker;
   LoadOptions options;
-  CUresult error = CUDA_SUCCESS;
+  CUresult error;
 
   BegunLink(CUlinkState state, unsigned count, const CUjit_option* names, void** values)
-      : caller(enter(Needs::context)), linker(find(state)) {
-    error = argument_first(caller.error, linker ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE);
+      : linker(find(state)), error(linker ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE) {
     if (!error) error = LoadOptions::parse(count, names, values, options);
   }
 };
 
 }  // namespace
 
-namespace custom {
+namespace hand {
 
-CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option* options, void** optionValues, CUlinkState* stateOut) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult cuLinkCreate_v2(const Caller& caller, unsigned int numOptions, CUjit_option* options, void** optionValues,
+                         CUlinkState* stateOut) {
   if (!stateOut) return CUDA_ERROR_INVALID_VALUE;
   auto linker = std::make_unique<Linker>();
   if (CUresult error = LoadOptions::parse(numOptions, options, optionValues, linker->options)) return error;
@@ -132,25 +129,25 @@ CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option* options, void** 
                                            reply);
   if (result) {
     handles().forget(wire::HandleKind::link_state, linker->handle);
-    return leave(caller, result);
+    return result;
   }
   *stateOut = reinterpret_cast<CUlinkState>(linker->handle);
   handles().attach(wire::HandleKind::link_state, linker->handle, linker.get());
   linker.release();
-  return leave(caller, CUDA_SUCCESS);
+  return CUDA_SUCCESS;
 }
 
-CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, size_t size, const char* name,
-                          unsigned int numOptions, CUjit_option* options, void** optionValues) {
+CUresult cuLinkAddData_v2(const Caller& caller, CUlinkState state, CUjitInputType type, void* data, size_t size,
+                          const char* name, unsigned int numOptions, CUjit_option* options, void** optionValues) {
   BegunLink begun(state, numOptions, options, optionValues);
   if (begun.error) return begun.error;
   if (!data || size == 0) return CUDA_ERROR_INVALID_VALUE;
   auto input = ProgramImage::whole({static_cast<const uint8_t*>(data), size});
-  return leave(begun.caller, add(begun.caller, *begun.linker, type, *input, name, begun.options));
+  return add(caller, *begun.linker, type, *input, name, begun.options);
 }
 
-CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char* path, unsigned int numOptions,
-                          CUjit_option* options, void** optionValues) {
+CUresult cuLinkAddFile_v2(const Caller& caller, CUlinkState state, CUjitInputType type, const char* path,
+                          unsigned int numOptions, CUjit_option* options, void** optionValues) {
   BegunLink begun(state, numOptions, options, optionValues);
   if (begun.error) return begun.error;
   if (!path) return CUDA_ERROR_INVALID_VALUE;
@@ -158,36 +155,36 @@ CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char* pa
   if (CUresult error = read_program_file(path, contents)) return error;
   if (type == CU_JIT_INPUT_PTX) contents.push_back(0);
   auto input = ProgramImage::whole(contents);
-  return leave(begun.caller, add(begun.caller, *begun.linker, type, *input, path, begun.options));
+  return add(caller, *begun.linker, type, *input, path, begun.options);
 }
 
 // The older forms differ in the name alone.
-CUresult cuLinkCreate(unsigned int numOptions, CUjit_option* options, void** optionValues, CUlinkState* stateOut) {
-  return custom::cuLinkCreate_v2(numOptions, options, optionValues, stateOut);
+CUresult cuLinkCreate(const Caller& caller, unsigned int numOptions, CUjit_option* options, void** optionValues,
+                      CUlinkState* stateOut) {
+  return hand::cuLinkCreate_v2(caller, numOptions, options, optionValues, stateOut);
 }
 
-CUresult cuLinkAddData(CUlinkState state, CUjitInputType type, void* data, size_t size, const char* name,
+CUresult cuLinkAddData(const Caller& caller, CUlinkState state, CUjitInputType type, void* data, size_t size,
+                       const char* name, unsigned int numOptions, CUjit_option* options, void** optionValues) {
+  return hand::cuLinkAddData_v2(caller, state, type, data, size, name, numOptions, options, optionValues);
+}
+
+CUresult cuLinkAddFile(const Caller& caller, CUlinkState state, CUjitInputType type, const char* path,
                        unsigned int numOptions, CUjit_option* options, void** optionValues) {
-  return custom::cuLinkAddData_v2(state, type, data, size, name, numOptions, options, optionValues);
+  return hand::cuLinkAddFile_v2(caller, state, type, path, numOptions, options, optionValues);
 }
 
-CUresult cuLinkAddFile(CUlinkState state, CUjitInputType type, const char* path, unsigned int numOptions,
-                       CUjit_option* options, void** optionValues) {
-  return custom::cuLinkAddFile_v2(state, type, path, numOptions, options, optionValues);
-}
-
-CUresult cuLinkComplete(CUlinkState state, void** cubinOut, size_t* sizeOut) {
+CUresult cuLinkComplete(const Caller& caller, CUlinkState state, void** cubinOut, size_t* sizeOut) {
   BegunLink begun(state, 0, nullptr, nullptr);
   if (begun.error) return begun.error;
   if (!cubinOut) return CUDA_ERROR_INVALID_VALUE;
   Linker& linker = *begun.linker;
   Reply reply{linker};
-  CUresult result =
-      send::call_link_complete(*begun.caller.session, begun.caller.context, {.state = linker.handle}, reply);
+  CUresult result = send::call_link_complete(*caller.session, caller.context, {.state = linker.handle}, reply);
   if (!result && reply.image_bytes > wire::kModuleBytesMax) result = CUDA_ERROR_OUT_OF_MEMORY;
   if (!result) {
     linker.image.resize(reply.image_bytes);
-    result = fetch_image(begun.caller, linker);
+    result = fetch_image(caller, linker);
   }
   const auto made = loadable({reinterpret_cast<const uint8_t*>(linker.image.data()), linker.image.size()});
   if (!result && made.empty()) result = CUDA_ERROR_INVALID_IMAGE;
@@ -197,17 +194,17 @@ CUresult cuLinkComplete(CUlinkState state, void** cubinOut, size_t* sizeOut) {
     *cubinOut = linker.image.data();
     if (sizeOut) *sizeOut = linker.image.size();
   }
-  return leave(begun.caller, result);
+  return result;
 }
 
-CUresult cuLinkDestroy(CUlinkState state) {
+CUresult cuLinkDestroy(const Caller& caller, CUlinkState state) {
   BegunLink begun(state, 0, nullptr, nullptr);
   if (begun.error) return begun.error;
   const std::unique_ptr<Linker> linker(begun.linker);
   handles().forget(wire::HandleKind::link_state, linker->handle);
-  CUresult result = send::call_link_destroy(*begun.caller.session, begun.caller.context, {.state = linker->handle});
-  return leave(begun.caller, result);
+  CUresult result = send::call_link_destroy(*caller.session, caller.context, {.state = linker->handle});
+  return result;
 }
 
-}  // namespace custom
+}  // namespace hand
 }  // namespace gpuwire::client

@@ -9,7 +9,7 @@
 #include "client_stub/driver/state/module/prefetched_images.hpp"
 #include "schema/session.capnp.h"
 
-namespace gpuwire::client::custom {
+namespace gpuwire::client::hand {
 namespace {
 
 using SelectedImage = tl::expected<std::shared_ptr<const ProgramImage>, ImageError>;
@@ -40,19 +40,18 @@ CUresult load(const Caller& caller, CUmodule* module, const SelectedImage& image
     auto meanwhile = [&] { state->parameters->read(*image, false); };
     if (CUresult result = load_image(caller, **image, state->handle, options, nullptr, meanwhile)) {
       handles().forget(state->kind, state->handle);
-      return leave(caller, result);
+      return result;
     }
   }
   state->loaded = CUDA_SUCCESS;
   *module = reinterpret_cast<CUmodule>(state->handle);
   handles().attach(state->kind, state->handle, state.get());
   state.release();
-  return leave(caller, CUDA_SUCCESS);
+  return CUDA_SUCCESS;
 }
 
-CUresult load_from_memory(CUmodule* module, const void* image, unsigned count, CUjit_option* options, void** values) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult load_from_memory(const Caller& caller, CUmodule* module, const void* image, unsigned count,
+                          CUjit_option* options, void** values) {
   if (!module || !image) return CUDA_ERROR_INVALID_VALUE;
   LoadOptions parsed;
   if (CUresult error = LoadOptions::parse(count, options, values, parsed)) return error;
@@ -61,65 +60,57 @@ CUresult load_from_memory(CUmodule* module, const void* image, unsigned count, C
 
 }  // namespace
 
-CUresult cuModuleLoad(CUmodule* module, const char* fname) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult cuModuleLoad(const Caller& caller, CUmodule* module, const char* fname) {
   if (!module || !fname) return CUDA_ERROR_INVALID_VALUE;
   std::vector<uint8_t> contents;
   if (CUresult error = read_program_file(fname, contents)) return error;
   return load(caller, module, ProgramImage::select_from_file(std::move(contents), image_target()), {});
 }
 
-CUresult cuModuleLoadData(CUmodule* module, const void* image) {
-  return load_from_memory(module, image, 0, nullptr, nullptr);
+CUresult cuModuleLoadData(const Caller& caller, CUmodule* module, const void* image) {
+  return load_from_memory(caller, module, image, 0, nullptr, nullptr);
 }
 
-CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int numOptions, CUjit_option* options,
-                            void** optionValues) {
-  return load_from_memory(module, image, numOptions, options, optionValues);
+CUresult cuModuleLoadDataEx(const Caller& caller, CUmodule* module, const void* image, unsigned int numOptions,
+                            CUjit_option* options, void** optionValues) {
+  return load_from_memory(caller, module, image, numOptions, options, optionValues);
 }
 
-CUresult cuModuleLoadFatBinary(CUmodule* module, const void* fatCubin) {
-  return load_from_memory(module, fatCubin, 0, nullptr, nullptr);
+CUresult cuModuleLoadFatBinary(const Caller& caller, CUmodule* module, const void* fatCubin) {
+  return load_from_memory(caller, module, fatCubin, 0, nullptr, nullptr);
 }
 
-CUresult cuModuleUnload(CUmodule hmod) {
-  Caller caller = enter(Needs::context);
+CUresult cuModuleUnload(const Caller& caller, CUmodule hmod) {
   ModuleState* state = find_module(hmod);
-  const bool known = state && !state->library;
-  if (CUresult error = argument_first(caller.error, known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE)) return error;
+  if (!state || state->library) return CUDA_ERROR_INVALID_HANDLE;
   unload(caller_for(caller, *state), state->handle);
   retire_module(state);
-  return leave(caller, CUDA_SUCCESS);
+  return CUDA_SUCCESS;
 }
 
-CUresult cuModuleGetFunction(CUfunction* hfunc, CUmodule hmod, const char* name) {
-  Caller caller = enter(Needs::context);
+CUresult cuModuleGetFunction(const Caller& caller, CUfunction* hfunc, CUmodule hmod, const char* name) {
   ModuleState* state = find_module(hmod);
-  if (CUresult error = argument_first(caller.error, state ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE)) return error;
+  if (!state) return CUDA_ERROR_INVALID_HANDLE;
   if (!hfunc || !name || !*name) return CUDA_ERROR_INVALID_VALUE;
   FunctionState* function = nullptr;
   CUresult result = find_function(caller, *state, name, function);
   if (!result) *hfunc = reinterpret_cast<CUfunction>(function->handle);
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuModuleGetFunctionCount(unsigned int* count, CUmodule mod) {
-  Caller caller = enter(Needs::context);
+CUresult cuModuleGetFunctionCount(const Caller& caller, unsigned int* count, CUmodule mod) {
   ModuleState* state = find_module(mod);
-  const CUresult wrong = !count ? CUDA_ERROR_INVALID_VALUE : !state ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
-  if (CUresult error = argument_first(caller.error, wrong)) return error;
+  if (!state) return CUDA_ERROR_INVALID_HANDLE;
   std::vector<std::string> names;
   CUresult result = list_names(caller, *state, names);
   if (!result) *count = unsigned(names.size());
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuModuleEnumerateFunctions(CUfunction* functions, unsigned int numFunctions, CUmodule mod) {
-  Caller caller = enter(Needs::context);
+CUresult cuModuleEnumerateFunctions(const Caller& caller, CUfunction* functions, unsigned int numFunctions,
+                                    CUmodule mod) {
   ModuleState* state = find_module(mod);
-  const CUresult wrong = !functions ? CUDA_ERROR_INVALID_VALUE : !state ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
-  if (CUresult error = argument_first(caller.error, wrong)) return error;
+  if (!state) return CUDA_ERROR_INVALID_HANDLE;
   if (numFunctions == 0) return CUDA_ERROR_INVALID_VALUE;
   std::vector<std::string> names;
   CUresult result = list_names(caller, *state, names);
@@ -127,19 +118,18 @@ CUresult cuModuleEnumerateFunctions(CUfunction* functions, unsigned int numFunct
   std::vector<FunctionState*> found;
   if (!result) result = find_functions(caller, *state, names, found);
   for (size_t i = 0; i < found.size(); ++i) functions[i] = reinterpret_cast<CUfunction>(found[i]->handle);
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuModuleGetGlobal_v2(CUdeviceptr* dptr, size_t* bytes, CUmodule hmod, const char* name) {
-  Caller caller = enter(Needs::context);
+CUresult cuModuleGetGlobal_v2(const Caller& caller, CUdeviceptr* dptr, size_t* bytes, CUmodule hmod, const char* name) {
   ModuleState* state = find_module(hmod);
-  if (CUresult error = argument_first(caller.error, state ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE)) return error;
+  if (!state) return CUDA_ERROR_INVALID_HANDLE;
   if (!name || (!dptr && !bytes)) return CUDA_ERROR_INVALID_VALUE;
   Variable variable;
   CUresult result = find_variable(caller, *state, name, false, variable);
   if (!result && dptr) *dptr = variable.address;
   if (!result && bytes) *bytes = variable.bytes;
-  return leave(caller, result);
+  return result;
 }
 
-}  // namespace gpuwire::client::custom
+}  // namespace gpuwire::client::hand

@@ -108,7 +108,7 @@ CUresult ask(const StreamCall& on, CaptureAnswer& out) {
 
 }  // namespace
 
-namespace custom {
+namespace hand {
 
 // The server captures in relaxed mode: the modes are about the program's threads, and are applied here.
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode, bool per_thread) {
@@ -122,7 +122,7 @@ CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode, bool
 }
 
 CUresult cuStreamBeginCapture(CUstream stream, bool per_thread) {
-  return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL, per_thread);
+  return hand::cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL, per_thread);
 }
 
 CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
@@ -138,9 +138,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgra
   return begun(on, result, mode, graph);
 }
 
-CUresult cuStreamEndCapture(CUstream stream, CUgraph* out, bool per_thread) {
-  StreamCall on(stream, per_thread);
-  if (on.error) return on.error;
+CUresult cuStreamEndCapture(const StreamCall& on, CUstream, CUgraph* out, bool) {
   Captures& captures = on.caller.server->captures;
   GraphRecords& graph_records = on.caller.server->graph_records;
   Capture capture;
@@ -220,11 +218,11 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* statu
 
 CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
                                    const CUgraphNode** dependencies, size_t* count, bool per_thread) {
-  return cuStreamGetCaptureInfo_v3(stream, status, id, graph, dependencies, nullptr, count, per_thread);
+  return hand::cuStreamGetCaptureInfo_v3(stream, status, id, graph, dependencies, nullptr, count, per_thread);
 }
 
 CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, bool per_thread) {
-  return cuStreamGetCaptureInfo_v3(stream, status, id, nullptr, nullptr, nullptr, nullptr, per_thread);
+  return hand::cuStreamGetCaptureInfo_v3(stream, status, id, nullptr, nullptr, nullptr, nullptr, per_thread);
 }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
@@ -236,5 +234,5 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   return CUDA_SUCCESS;
 }
 
-}  // namespace custom
+}  // namespace hand
 }  // namespace gpuwire::client

@@ -7,6 +7,7 @@
 #include "client_stub/driver/state/context/context.hpp"
 #include "client_stub/driver/process/process.hpp"
 #include "client_stub/driver/state/session/server_session.hpp"
+#include "client_stub/driver/state/stream/event_call.hpp"
 #include "client_stub/driver/state/stream/stream_call.hpp"
 #include "client_stub/driver/state/copy/posted_uploads.hpp"
 #include "client_stub/driver/state/host_memory/host_regions.hpp"
@@ -18,22 +19,6 @@ namespace gpuwire::client {
 namespace {
 
 constexpr unsigned kEventFlagsKnown = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
-
-struct EventCall {
-  Caller caller;
-  EventState* state = nullptr;
-  CUresult error = CUDA_SUCCESS;
-
-  explicit EventCall(CUevent event) noexcept {
-    state = find_event(event);
-    if (!state || !state->context) {
-      error = process() ? CUDA_ERROR_INVALID_HANDLE : absent_process();
-      return;
-    }
-    caller = enter_context(*state->context);
-    error = caller.error;
-  }
-};
 
 CUresult finished(const EventCall& on) noexcept {
   int32_t failed = on.state->failed.load(std::memory_order_relaxed);
@@ -89,9 +74,7 @@ CUresult refuse_captured(const EventCall& on) noexcept {
   return on.caller.server->captures.invalidate(capture) ? CUDA_ERROR_CAPTURED_EVENT : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult record(CUevent event, CUstream stream, bool per_thread) {
-  StreamCall on(stream, per_thread);
-  if (on.error) return on.error;
+CUresult record(const StreamCall& on, CUevent event) {
   EventState* state = recordable(on, event);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
   const bool polled = state->polled.exchange(false, std::memory_order_relaxed);
@@ -102,18 +85,15 @@ CUresult record(CUevent event, CUstream stream, bool per_thread) {
   if (result == CUDA_SUCCESS) note_record(on.caller, *state, on.wire_stream, capture, sequence);
   if (result == CUDA_SUCCESS && is_shared(*state)) result = await_verdict(on.caller);
   else if (result == CUDA_SUCCESS && polled && capture == 0) watch_from_beginning(event, sequence, seen);
-  return leave(on.caller, result);
+  return result;
 }
 
 // Becomes a node that records the event when its graph is launched; until then the event is unchanged.
-CUresult record_in_graph(CUevent event, CUstream stream, bool per_thread) {
-  StreamCall on(stream, per_thread);
-  if (on.error) return on.error;
+CUresult record_in_graph(const StreamCall& on, CUevent event) {
   if (!recordable(on, event)) return CUDA_ERROR_INVALID_HANDLE;
   // As measured on driver 580.
   if (on.state->capture.load(std::memory_order_relaxed) == 0) return CUDA_ERROR_ILLEGAL_STATE;
-  return leave(on.caller,
-               forward::cuEventRecordWithFlags(on.caller, event, on.stream(), CU_EVENT_RECORD_EXTERNAL, false));
+  return forward::cuEventRecordWithFlags(on.caller, event, on.stream(), CU_EVENT_RECORD_EXTERNAL, false);
 }
 
 // Answers the query for an event that is watched. A polling program's own thread reads the server's notices: the
@@ -125,9 +105,7 @@ CUresult read_watched(const EventCall& on) noexcept {
 
 }  // namespace
 
-CUresult custom::cuEventCreate(CUevent* out, unsigned int flags) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult hand::cuEventCreate(const Caller& caller, CUevent* out, unsigned int flags) {
   bool shared_with_timing = (flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING);
   if (!out || (flags & ~kEventFlagsKnown) != 0 || shared_with_timing) return CUDA_ERROR_INVALID_VALUE;
   CUevent event = nullptr;
@@ -136,18 +114,14 @@ CUresult custom::cuEventCreate(CUevent* out, unsigned int flags) {
     if (EventState* state = find_event(event)) state->flags = flags;
     *out = event;
   }
-  return leave(caller, result);
+  return result;
 }
 
-CUresult custom::cuEventDestroy_v2(CUevent event) {
-  EventCall on(event);
-  if (on.error) return on.error;
-  return leave(on.caller, forward::cuEventDestroy_v2(on.caller, event));
+CUresult hand::cuEventDestroy_v2(const EventCall& on, CUevent event) {
+  return forward::cuEventDestroy_v2(on.caller, event);
 }
 
-CUresult custom::cuIpcOpenEventHandle(CUevent* out, CUipcEventHandle handle) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult hand::cuIpcOpenEventHandle(const Caller& caller, CUevent* out, CUipcEventHandle handle) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   CUevent event = nullptr;
   CUresult result = forward::cuIpcOpenEventHandle(caller, &event, handle);
@@ -155,23 +129,23 @@ CUresult custom::cuIpcOpenEventHandle(CUevent* out, CUipcEventHandle handle) {
     if (EventState* state = find_event(event)) state->flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
     *out = event;
   }
-  return leave(caller, result);
+  return result;
 }
 
-CUresult custom::cuEventRecord(CUevent event, CUstream stream, bool per_thread) {
-  return record(event, stream, per_thread);
-}
+CUresult hand::cuEventRecord(const StreamCall& on, CUevent event, CUstream, bool) { return record(on, event); }
 
-CUresult custom::cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags, bool per_thread) {
+CUresult hand::cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags, bool per_thread) {
   if ((flags & ~unsigned(CU_EVENT_RECORD_EXTERNAL)) != 0) {
     const CUresult fault = enter(Needs::context).error;
     return is_sticky(fault) ? fault : CUDA_ERROR_INVALID_VALUE;
   }
-  return flags == 0 ? record(event, stream, per_thread) : record_in_graph(event, stream, per_thread);
+  const StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  return leave(on.caller, flags == 0 ? record(on, event) : record_in_graph(on, event));
 }
 
 // Records all work of a context; known to be done with the context, or by a watch.
-CUresult custom::cuCtxRecordEvent(CUcontext handle, CUevent event) {
+CUresult hand::cuCtxRecordEvent(CUcontext handle, CUevent event) {
   if (!handle) return CUDA_ERROR_INVALID_CONTEXT;  // not the current one (as measured on driver 580)
   CUresult error;
   ContextState* context = context_or_current(handle, error);
@@ -186,7 +160,7 @@ CUresult custom::cuCtxRecordEvent(CUcontext handle, CUevent event) {
   return leave(caller, result);
 }
 
-CUresult custom::cuCtxWaitEvent(CUcontext handle, CUevent event) {
+CUresult hand::cuCtxWaitEvent(CUcontext handle, CUevent event) {
   if (!handle) return CUDA_ERROR_INVALID_CONTEXT;  // not the current one (as measured on driver 580)
   CUresult error;
   ContextState* context = context_or_current(handle, error);
@@ -202,16 +176,7 @@ CUresult custom::cuCtxWaitEvent(CUcontext handle, CUevent event) {
   return leave(caller, result);
 }
 
-CUresult custom::cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event) {
-  Caller caller = enter(Needs::context);
-  const CUresult wrong = event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
-  if (CUresult error = argument_first(caller.error, wrong)) return error;
-  return leave(caller, forward::cuIpcGetEventHandle(caller, handle, event));
-}
-
-CUresult custom::cuEventQuery(CUevent event) {
-  EventCall on(event);
-  if (on.error) return on.error;
+CUresult hand::cuEventQuery(const EventCall& on, CUevent event) {
   if (CUresult error = refuse_captured(on)) return error;
   if (CUresult error = on.caller.server->captures.permit_unsafe_call()) return error;
   const auto [record, own] = newest_record(*on.state);
@@ -222,11 +187,11 @@ CUresult custom::cuEventQuery(CUevent event) {
     if (watched && !done) on.caller.session->flush();  // the record is on its way from here on
   }
   if (done) return finished(on);
-  if (is_shared(*on.state)) return leave(on.caller, forward::cuEventQuery(on.caller, event));
+  if (is_shared(*on.state)) return forward::cuEventQuery(on.caller, event);
   // The caller may hold a lock that the function needs, and the server be blocked until the function has returned.
   const uint64_t stream = on.state->stream.load(std::memory_order_relaxed);
   if (own && on.caller.server->host_callbacks.stand_before(stream, record)) {
-    if (CUresult error = watch(on, event, record)) return leave(on.caller, error);
+    if (CUresult error = watch(on, event, record)) return error;
     on.caller.session->flush();
     return read_watched(on);
   }
@@ -239,16 +204,14 @@ CUresult custom::cuEventQuery(CUevent event) {
   }
   CUresult result = forward::cuEventQuery(on.caller, event);
   if (result == CUDA_SUCCESS) settle(on, record);
-  if (result != CUDA_ERROR_NOT_READY) return leave(on.caller, result);
+  if (result != CUDA_ERROR_NOT_READY) return result;
   on.state->asked.store(now, std::memory_order_relaxed);
-  if (CUresult error = watch(on, event, record)) return leave(on.caller, error);
+  if (CUresult error = watch(on, event, record)) return error;
   on.caller.session->flush();
   return CUDA_ERROR_NOT_READY;
 }
 
-CUresult custom::cuEventSynchronize(CUevent event) {
-  EventCall on(event);
-  if (on.error) return on.error;
+CUresult hand::cuEventSynchronize(const EventCall& on, CUevent event) {
   if (in_host_callback()) return CUDA_ERROR_NOT_PERMITTED;
   if (CUresult error = refuse_captured(on)) return error;
   if (CUresult error = on.caller.server->captures.permit_unsafe_call()) return error;
@@ -257,10 +220,10 @@ CUresult custom::cuEventSynchronize(CUevent event) {
   on.caller.server->host_regions.push(on.caller);  // a kernel may be waiting for a write of the program
   CUresult result = forward::cuEventSynchronize(on.caller, event);
   if (result == CUDA_SUCCESS) settle(on, record);
-  return leave(on.caller, result);
+  return result;
 }
 
-CUresult custom::cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) {
+CUresult hand::cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) {
   EventCall from(start);
   // Of two mistakes the one with the time is another error than elsewhere (as measured on driver 580).
   if (from.error) return argument_first(from.error, milliseconds ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE);

@@ -2,25 +2,24 @@
 #include "client/custom.hpp"
 #include "client_stub/driver/state/stream/host_callbacks.hpp"
 
-namespace gpuwire::client::custom {
+namespace gpuwire::client::hand {
 
-CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* user_data, bool per_thread) {
-  if (!function) return CUDA_ERROR_INVALID_VALUE;
+CUresult cuLaunchHostFunc(const Caller& caller, CUstream stream, CUhostFn function, void* user_data, bool per_thread) {
   HostCallback callback;
   callback.host_function = function;
   callback.stream = stream;
   callback.user_data = user_data;
-  return send_host_callback(callback, per_thread);
+  return send_host_callback(caller, callback, per_thread);
 }
 
-CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback function, void* user_data, unsigned int flags,
-                             bool per_thread) {
-  if (!function || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+CUresult cuStreamAddCallback(const Caller& caller, CUstream stream, CUstreamCallback function, void* user_data,
+                             unsigned int flags, bool per_thread) {
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   HostCallback callback;
   callback.stream_callback = function;
   callback.stream = stream;
   callback.user_data = user_data;
-  return send_host_callback(callback, per_thread);
+  return send_host_callback(caller, callback, per_thread);
 }
 
-}  // namespace gpuwire::client::custom
+}  // namespace gpuwire::client::hand

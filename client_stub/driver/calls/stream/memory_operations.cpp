@@ -91,7 +91,7 @@ void note_in_graph(const Caller& caller, uint64_t owner, const MemoryOperations&
   if (operations.waits) records.note_awaits(owner, Awaits::program);
 }
 
-namespace custom {
+namespace hand {
 namespace {
 
 // The result of operations whose frame was sent as `sequence` to the stream, or to the graph that it is captured into.
@@ -108,10 +108,8 @@ CUresult sent(const Caller& caller, uint64_t wire_stream, uint64_t sequence, con
 
 // `forward_call` posts the operation on a word of this many bytes.
 template <class Forward>
-CUresult operate(CUstream stream, bool per_thread, CUdeviceptr address, size_t bytes, unsigned flags, bool waits,
-                 Forward&& forward_call) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult operate(const Caller& caller, CUstream stream, bool per_thread, CUdeviceptr address, size_t bytes,
+                 unsigned flags, bool waits, Forward&& forward_call) {
   CUresult error = CUDA_SUCCESS;
   const uint64_t wire_stream = resolve_stream(caller, stream, per_thread, error);
   if (error) return error;
@@ -120,20 +118,18 @@ CUresult operate(CUstream stream, bool per_thread, CUdeviceptr address, size_t b
   const Word word(address, bytes);
   if (word.error) return word.error;
   uint64_t sequence = 0;
-  CUresult result = forward_call(caller, &sequence);
+  CUresult result = forward_call(&sequence);
   if (!result) {
     result = sent(caller, wire_stream, sequence,
                   {.plain = !word.unknown, .refused_when_run = word.refused_when_run(), .waits = waits});
   }
-  return leave(caller, result);
+  return result;
 }
 
 }  // namespace
 
-CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations,
-                               unsigned int flags, bool per_thread) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult cuStreamBatchMemOp_v2(const Caller& caller, CUstream stream, unsigned int count,
+                               CUstreamBatchMemOpParams* operations, unsigned int flags, bool per_thread) {
   const bool readable = operations && count <= wire::kListItemsMax;
   MemoryOperations all = look_at(caller, {operations, readable ? count : 0});
   all.plain = all.plain && flags == 0;
@@ -143,34 +139,34 @@ CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatc
     CUresult known = CUDA_SUCCESS;
     result = sent(caller, resolve_stream(caller, stream, per_thread, known), sequence, all);
   }
-  return leave(caller, result);
+  return result;
 }
 
-CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags,
-                                bool per_thread) {
-  return operate(stream, per_thread, addr, sizeof value, flags, true, [&](const Caller& caller, uint64_t* sequence) {
+CUresult cuStreamWaitValue32_v2(const Caller& caller, CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                unsigned int flags, bool per_thread) {
+  return operate(caller, stream, per_thread, addr, sizeof value, flags, true, [&](uint64_t* sequence) {
     return forward::cuStreamWaitValue32_v2(caller, stream, addr, value, flags, per_thread, sequence);
   });
 }
 
-CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags,
-                                bool per_thread) {
-  return operate(stream, per_thread, addr, sizeof value, flags, true, [&](const Caller& caller, uint64_t* sequence) {
+CUresult cuStreamWaitValue64_v2(const Caller& caller, CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                unsigned int flags, bool per_thread) {
+  return operate(caller, stream, per_thread, addr, sizeof value, flags, true, [&](uint64_t* sequence) {
     return forward::cuStreamWaitValue64_v2(caller, stream, addr, value, flags, per_thread, sequence);
   });
 }
 
-CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags,
-                                 bool per_thread) {
-  return operate(stream, per_thread, addr, sizeof value, flags, false, [&](const Caller& caller, uint64_t* sequence) {
+CUresult cuStreamWriteValue32_v2(const Caller& caller, CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                 unsigned int flags, bool per_thread) {
+  return operate(caller, stream, per_thread, addr, sizeof value, flags, false, [&](uint64_t* sequence) {
     caller.server->pinned_pointers.scan_half(addr, value);
     return forward::cuStreamWriteValue32_v2(caller, stream, addr, value, flags, per_thread, sequence);
   });
 }
 
-CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags,
-                                 bool per_thread) {
-  return operate(stream, per_thread, addr, sizeof value, flags, false, [&](const Caller& caller, uint64_t* sequence) {
+CUresult cuStreamWriteValue64_v2(const Caller& caller, CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                 unsigned int flags, bool per_thread) {
+  return operate(caller, stream, per_thread, addr, sizeof value, flags, false, [&](uint64_t* sequence) {
     caller.server->pinned_pointers.scan_argument(value);
     return forward::cuStreamWriteValue64_v2(caller, stream, addr, value, flags, per_thread, sequence);
   });
@@ -180,9 +176,7 @@ CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t v
 // the attribute shows it. Otherwise no argument of a call is checked (as measured on driver 580).
 namespace {
 
-CUresult first_version() noexcept {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult first_version(const Caller& caller) noexcept {
   int offered = 0;
   CUresult error =
       custom::cuDeviceGetAttribute(&offered, CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1, caller.state->device);
@@ -192,33 +186,35 @@ CUresult first_version() noexcept {
 
 }  // namespace
 
-CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags, bool per_thread) {
-  CUresult refused = first_version();
-  return refused ? refused : cuStreamWaitValue32_v2(stream, addr, value, flags, per_thread);
+CUresult cuStreamWaitValue32(const Caller& caller, CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                             unsigned int flags, bool per_thread) {
+  CUresult refused = first_version(caller);
+  return refused ? refused : hand::cuStreamWaitValue32_v2(caller, stream, addr, value, flags, per_thread);
 }
 
-CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags, bool per_thread) {
-  CUresult refused = first_version();
-  return refused ? refused : cuStreamWaitValue64_v2(stream, addr, value, flags, per_thread);
+CUresult cuStreamWaitValue64(const Caller& caller, CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                             unsigned int flags, bool per_thread) {
+  CUresult refused = first_version(caller);
+  return refused ? refused : hand::cuStreamWaitValue64_v2(caller, stream, addr, value, flags, per_thread);
 }
 
-CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags,
-                              bool per_thread) {
-  CUresult refused = first_version();
-  return refused ? refused : cuStreamWriteValue32_v2(stream, addr, value, flags, per_thread);
+CUresult cuStreamWriteValue32(const Caller& caller, CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                              unsigned int flags, bool per_thread) {
+  CUresult refused = first_version(caller);
+  return refused ? refused : hand::cuStreamWriteValue32_v2(caller, stream, addr, value, flags, per_thread);
 }
 
-CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags,
-                              bool per_thread) {
-  CUresult refused = first_version();
-  return refused ? refused : cuStreamWriteValue64_v2(stream, addr, value, flags, per_thread);
+CUresult cuStreamWriteValue64(const Caller& caller, CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                              unsigned int flags, bool per_thread) {
+  CUresult refused = first_version(caller);
+  return refused ? refused : hand::cuStreamWriteValue64_v2(caller, stream, addr, value, flags, per_thread);
 }
 
-CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations,
-                            unsigned int flags, bool per_thread) {
-  CUresult refused = first_version();
-  return refused ? refused : cuStreamBatchMemOp_v2(stream, count, operations, flags, per_thread);
+CUresult cuStreamBatchMemOp(const Caller& caller, CUstream stream, unsigned int count,
+                            CUstreamBatchMemOpParams* operations, unsigned int flags, bool per_thread) {
+  CUresult refused = first_version(caller);
+  return refused ? refused : hand::cuStreamBatchMemOp_v2(caller, stream, count, operations, flags, per_thread);
 }
 
-}  // namespace custom
+}  // namespace hand
 }  // namespace gpuwire::client

@@ -61,22 +61,21 @@ CUresult create_stream(const Caller& caller, CUstream* out, unsigned flags, int 
   return leave(caller, CUDA_SUCCESS);
 }
 
-CUresult custom::cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int priority) {
+CUresult hand::cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int priority) {
   Caller caller = enter(Needs::context);
   if (CUresult error = argument_first(caller.error, known_flags(flags) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE))
     return error;
   return create_stream(caller, out, flags, priority);
 }
 
-CUresult custom::cuStreamCreate(CUstream* out, unsigned int flags) {
+CUresult hand::cuStreamCreate(CUstream* out, unsigned int flags) {
   return custom::cuStreamCreateWithPriority(out, flags, 0);
 }
 
 // Work that was sent to the stream still runs; only the name goes.
-CUresult custom::cuStreamDestroy_v2(CUstream stream) {
-  if (reinterpret_cast<uint64_t>(stream) <= reinterpret_cast<uint64_t>(CU_STREAM_PER_THREAD)) {
-    return process() ? CUDA_ERROR_INVALID_HANDLE : absent_process();
-  }
+CUresult hand::cuStreamDestroy_v2(CUstream stream) {
+  if (reinterpret_cast<uint64_t>(stream) <= reinterpret_cast<uint64_t>(CU_STREAM_PER_THREAD))
+    return CUDA_ERROR_INVALID_HANDLE;
   StreamCall on(stream, false);
   if (on.error) return on.error;
   ServerSession& server = *on.caller.server;
@@ -92,16 +91,14 @@ CUresult custom::cuStreamDestroy_v2(CUstream stream) {
   return leave(on.caller, forward::cuStreamDestroy_v2(on.caller, stream));
 }
 
-CUresult custom::cuStreamQuery(CUstream stream, bool per_thread) {
-  StreamCall on(stream, per_thread);
-  if (on.error) return on.error;
+CUresult hand::cuStreamQuery(const StreamCall& on, CUstream, bool) {
   if (CUresult error = refuse_captured(on)) return error;
   if (CUresult error = on.caller.server->captures.permit_unsafe_call()) return error;
   if (stream_idle(*on.state)) return finished(on);
   uint64_t work = on.state->work.load(std::memory_order_relaxed);
   // The caller may hold a lock that the function needs, and the server be blocked until the function has returned.
   if (on.caller.server->host_callbacks.stand_before(on.wire_stream, work)) {
-    if (CUresult error = watch(on)) return leave(on.caller, error);
+    if (CUresult error = watch(on)) return error;
     on.caller.session->poll();
     return CUDA_ERROR_NOT_READY;
   }
@@ -117,24 +114,20 @@ CUresult custom::cuStreamQuery(CUstream stream, bool per_thread) {
   if (watched && stream_idle(*on.state)) return finished(on);
   CUresult result = forward::cuStreamQuery(on.caller, on.stream());
   if (result == CUDA_SUCCESS) note_stream_done(*on.caller.server, *on.state, work);
-  if (result != CUDA_ERROR_NOT_READY) return leave(on.caller, result);
+  if (result != CUDA_ERROR_NOT_READY) return result;
   on.state->asked.store(now, std::memory_order_relaxed);
-  if (CUresult error = watch(on)) return leave(on.caller, error);
+  if (CUresult error = watch(on)) return error;
   return CUDA_ERROR_NOT_READY;
 }
 
-CUresult custom::cuStreamSynchronize(CUstream stream, bool per_thread) {
-  StreamCall on(stream, per_thread);
-  if (on.error) return on.error;
+CUresult hand::cuStreamSynchronize(const StreamCall& on, CUstream, bool) {
   if (in_host_callback()) return CUDA_ERROR_NOT_PERMITTED;
   if (CUresult error = refuse_captured(on)) return error;
   if (CUresult error = on.caller.server->captures.permit_unsafe_call()) return error;
   return wait_for_stream(on);
 }
 
-CUresult custom::cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags, bool per_thread) {
-  StreamCall on(stream, per_thread);
-  if (on.error) return on.error;
+CUresult hand::cuStreamWaitEvent(const StreamCall& on, CUstream, CUevent event, unsigned int flags, bool) {
   EventState* state = find_event(event);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
   if ((flags & ~unsigned(CU_EVENT_WAIT_EXTERNAL)) != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -145,7 +138,7 @@ CUresult custom::cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int 
   if (external && !stream_captures) return CUDA_ERROR_ILLEGAL_STATE;
   uint64_t capture = external ? 0 : state->capture.load(std::memory_order_acquire);
   // Waiting for completed work changes nothing.
-  if (capture == 0 && !stream_captures && event_done(*state)) return leave(on.caller, CUDA_SUCCESS);
+  if (capture == 0 && !stream_captures && event_done(*state)) return CUDA_SUCCESS;
   // A foreign event may have been recorded outside of captures since, or never: then the server's driver judges.
   bool unknown = false;
   if (const NewestRecord newest = newest_record(*state); !external && (capture != 0 || stream_captures)) {
@@ -166,23 +159,17 @@ CUresult custom::cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int 
   return result;
 }
 
-CUresult custom::cuStreamGetId(CUstream stream, unsigned long long* id, bool per_thread) {
-  StreamCall on(stream, per_thread);
-  if (CUresult error = argument_first(on.error, id ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
+CUresult hand::cuStreamGetId(const StreamCall& on, CUstream, unsigned long long* id, bool) {
   *id = on.state->id;
   return CUDA_SUCCESS;
 }
 
-CUresult custom::cuStreamGetFlags(CUstream stream, unsigned int* flags, bool per_thread) {
-  StreamCall on(stream, per_thread);
-  if (CUresult error = argument_first(on.error, flags ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
+CUresult hand::cuStreamGetFlags(const StreamCall& on, CUstream, unsigned int* flags, bool) {
   *flags = on.state->flags;
   return CUDA_SUCCESS;
 }
 
-CUresult custom::cuStreamGetPriority(CUstream stream, int* priority, bool per_thread) {
-  StreamCall on(stream, per_thread);
-  if (CUresult error = argument_first(on.error, priority ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
+CUresult hand::cuStreamGetPriority(const StreamCall& on, CUstream, int* priority, bool) {
   *priority = on.state->priority.load(std::memory_order_relaxed);
   return CUDA_SUCCESS;
 }
@@ -204,10 +191,8 @@ bool is_of_streams(CUstreamAttrID attribute) {
 }  // namespace
 
 // Which values there are the server's driver alone knows, so it is waited for, but for a priority that the device has.
-CUresult custom::cuStreamSetAttribute(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value,
-                                      bool per_thread) {
-  StreamCall on(stream, per_thread);
-  if (on.error) return on.error;
+CUresult hand::cuStreamSetAttribute(const StreamCall& on, CUstream stream, CUstreamAttrID attribute,
+                                    const CUstreamAttrValue* value, bool per_thread) {
   if (!value || !is_of_streams(attribute)) return CUDA_ERROR_INVALID_VALUE;
   const DeviceFacts& facts = *process()->devices[size_t(on.caller.state->device)].facts;
   bool of_priority = attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY;
@@ -215,7 +200,7 @@ CUresult custom::cuStreamSetAttribute(CUstream stream, CUstreamAttrID attribute,
                value->priority >= facts.stream_priority_greatest;
   CUresult result = forward::cuStreamSetAttribute(on.caller, stream, attribute, value, per_thread);
   if (!result && plain) on.state->priority.store(value->priority, std::memory_order_relaxed);
-  if (result || plain) return leave(on.caller, result);
+  if (result || plain) return result;
   result = leave(on.caller, await_verdict(on.caller));
   CUstreamAttrValue kept;
   if (!result && of_priority && !forward::cuStreamGetAttribute(on.caller, stream, attribute, &kept, per_thread))
@@ -223,7 +208,7 @@ CUresult custom::cuStreamSetAttribute(CUstream stream, CUstreamAttrID attribute,
   return result;
 }
 
-CUresult custom::cuStreamCopyAttributes(CUstream to, CUstream from, bool per_thread) {
+CUresult hand::cuStreamCopyAttributes(CUstream to, CUstream from, bool per_thread) {
   StreamCall on(to, per_thread), source(from, per_thread);
   if (on.error || source.error) return on.error ? on.error : source.error;
   CUresult result = forward::cuStreamCopyAttributes(on.caller, to, from, per_thread);
@@ -232,24 +217,20 @@ CUresult custom::cuStreamCopyAttributes(CUstream to, CUstream from, bool per_thr
   return leave(on.caller, result);
 }
 
-CUresult custom::cuStreamGetDevice(CUstream stream, CUdevice* device, bool per_thread) {
-  StreamCall on(stream, per_thread);
-  if (CUresult error = argument_first(on.error, device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
+CUresult hand::cuStreamGetDevice(const StreamCall& on, CUstream, CUdevice* device, bool) {
   *device = on.caller.state->device;
   return CUDA_SUCCESS;
 }
 
-CUresult custom::cuStreamGetCtx(CUstream stream, CUcontext* context, bool per_thread) {
-  StreamCall on(stream, per_thread);
-  if (CUresult error = argument_first(on.error, context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
+CUresult hand::cuStreamGetCtx(const StreamCall& on, CUstream, CUcontext* context, bool) {
   *context = as_cuda(on.caller.state);
   return CUDA_SUCCESS;
 }
 
 // Of a green context's stream the primary context and the green one. A caller that does not ask for one of them gets
 // the other (as measured on driver 580).
-CUresult custom::cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green, bool per_thread) {
-  StreamCall on(stream, per_thread);
+CUresult hand::cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green, bool per_thread) {
+  const StreamCall on(stream, per_thread);
   const bool asks = context || green;
   if (CUresult error = argument_first(on.error, asks ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
   if (context) *context = as_cuda(on.caller.state->base);
@@ -257,9 +238,7 @@ CUresult custom::cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenC
   return CUDA_SUCCESS;
 }
 
-CUresult custom::cuStreamGetGreenCtx(CUstream stream, CUgreenCtx* green) {
-  StreamCall on(stream, false);
-  if (CUresult error = argument_first(on.error, green ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
+CUresult hand::cuStreamGetGreenCtx(const StreamCall& on, CUstream, CUgreenCtx* green) {
   *green = green_of(*on.caller.state);
   return CUDA_SUCCESS;
 }

@@ -63,6 +63,13 @@ uint64_t create_handle(const Caller& caller, wire::HandleKind kind) noexcept;
 bool known_handle(wire::HandleKind kind, uint64_t handle) noexcept;
 void forget_handle(wire::HandleKind kind, uint64_t handle) noexcept;
 
+// An argument for a function may be a kernel handle.
+inline bool known_function(uint64_t handle) noexcept {
+  return known_handle(
+      wire::handle_kind(handle) == wire::HandleKind::kernel ? wire::HandleKind::kernel : wire::HandleKind::function,
+      handle);
+}
+
 // --- streams: a call resolves its stream once, and calls before_work() before it sends work -------------------------
 
 // Returns the wire form of a stream argument: NULL and CU_STREAM_LEGACY are unchanged; a per-thread stream

@@ -20,13 +20,6 @@ inline bool server_knows(const Caller& caller, uint32_t ordinal) noexcept {
   return caller.session->facts().knows(ordinal);
 }
 
-// An argument for a function may be a kernel handle.
-inline bool known_function(uint64_t handle) noexcept {
-  return known_handle(
-      wire::handle_kind(handle) == wire::HandleKind::kernel ? wire::HandleKind::kernel : wire::HandleKind::function,
-      handle);
-}
-
 template <class Handle>
 inline bool known_handles(wire::HandleKind kind, const Handle* handles, size_t count) noexcept {
   for (size_t i = 0; i < count; ++i) {

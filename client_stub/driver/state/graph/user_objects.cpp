@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "client_stub/driver/state/call/caller.hpp"
 #include "client_stub/driver/state/handle/handle_table.hpp"
 #include "client_stub/driver/state/stream/host_callbacks.hpp"
 
@@ -20,11 +21,14 @@ bool drop(UserObject& object, int64_t count) {
 // Calls the destructor when the launches of the stream that still use the object are done. Lock: none.
 void UserObjects::destroy(UserObject& object, const Holder* holder) {
   handles().forget(wire::HandleKind::user_object, object.handle);
-  bool later = holder && holder->launched &&
-               send_host_callback({.host_function = object.destroy,
-                                   .stream = reinterpret_cast<CUstream>(holder->stream),
-                                   .user_data = object.user},
-                                  false) == CUDA_SUCCESS;
+  bool later = holder && holder->launched;
+  if (later) {
+    const Caller caller = enter(Needs::context);
+    const HostCallback callback{.host_function = object.destroy,
+                                .stream = reinterpret_cast<CUstream>(holder->stream),
+                                .user_data = object.user};
+    later = !caller.error && send_host_callback(caller, callback, false) == CUDA_SUCCESS;
+  }
   if (!later) object.destroy(object.user);
   delete &object;
 }

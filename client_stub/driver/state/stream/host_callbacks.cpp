@@ -208,9 +208,7 @@ void HostCallbacks::after_fork_in_child() noexcept {
   new (&due_) std::deque<Due>;
 }
 
-CUresult send_host_callback(HostCallback callback, bool per_thread) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult send_host_callback(const Caller& caller, HostCallback callback, bool per_thread) {
   CUresult error;
   uint64_t wire_stream = resolve_stream(caller, callback.stream, per_thread, error);
   if (error) return error;
@@ -230,7 +228,7 @@ CUresult send_host_callback(HostCallback callback, bool per_thread) {
                                    {.stream = wire_stream, .callback = number, .kind = kind}, &sequence);
   if (error) {
     caller.server->host_callbacks.remove(number);
-    return leave(caller, error);
+    return error;
   }
   caller.server->host_callbacks.sent(number, wire_stream, sequence);
   note_stream_work(caller, wire_stream, sequence);
@@ -239,7 +237,7 @@ CUresult send_host_callback(HostCallback callback, bool per_thread) {
   } else {
     caller.server->in_flight.note_standing(caller, wire_stream, sequence, Awaits::callbacks);
   }
-  return leave(caller, CUDA_SUCCESS);
+  return CUDA_SUCCESS;
 }
 
 }  // namespace gpuwire::client

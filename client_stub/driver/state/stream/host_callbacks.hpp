@@ -20,6 +20,7 @@
 namespace gpuwire::client {
 
 class ServerSession;
+struct Caller;
 struct GraphUses;
 
 struct HostCallback {
@@ -114,6 +115,6 @@ bool in_host_callback() noexcept;
 
 // Sends a callback to its stream, of which `callback.stream` is the program's argument: cuLaunchHostFunc or
 // cuStreamAddCallback, by which of its functions there is.
-CUresult send_host_callback(HostCallback callback, bool per_thread);
+CUresult send_host_callback(const Caller& caller, HostCallback callback, bool per_thread);
 
 }  // namespace gpuwire::client

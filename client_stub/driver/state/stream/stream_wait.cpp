@@ -22,7 +22,7 @@ CUresult refuse_captured(const StreamCall& on) noexcept {
   return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
-CUresult wait_for_stream(StreamCall& on) {
+CUresult wait_for_stream(const StreamCall& on) {
   if (on.caller.state->captures.load(std::memory_order_relaxed) == 0) {
     if (stream_idle(*on.state)) return finished(on);
     CUresult error = CUDA_SUCCESS;

@@ -12,7 +12,7 @@ namespace gpuwire::client {
 CUresult finished(const StreamCall& on) noexcept;
 // A capturing stream is at rest only after the capture.
 CUresult refuse_captured(const StreamCall& on) noexcept;
-CUresult wait_for_stream(StreamCall& on);
+CUresult wait_for_stream(const StreamCall& on);
 // The wait of the client's own calls: a program may not call cuStreamSynchronize while it captures elsewhere.
 CUresult synchronise_stream(CUstream stream, bool per_thread);
 
