@@ -12,6 +12,8 @@
 #include <ctime>
 #include <mutex>
 
+#include "protocol/threads/mutex.hpp"
+
 namespace gpuwire {
 
 class Condition {
@@ -32,8 +34,9 @@ class Condition {
   void wait(Lock& lock) noexcept {
     sleep(lock, nullptr);
   }
+  // `done` runs with the lock held, which its own REQUIRES names.
   template <class Lock, class Done>
-  void wait(Lock& lock, Done done) noexcept {
+  void wait(Lock& lock, Done done) noexcept WITHOUT_LOCK_CHECK {
     while (!done()) sleep(lock, nullptr);
   }
   // Returns false if `deadline` has passed. May return early.
@@ -46,7 +49,7 @@ class Condition {
     return true;
   }
   template <class Lock, class Rep, class Period, class Done>
-  bool wait_for(Lock& lock, std::chrono::duration<Rep, Period> time, Done done) noexcept {
+  bool wait_for(Lock& lock, std::chrono::duration<Rep, Period> time, Done done) noexcept WITHOUT_LOCK_CHECK {
     // Limits the timeout so that the sum with the clock does not overflow.
     constexpr auto kForever = std::chrono::hours(24 * 365);
     const auto now = std::chrono::steady_clock::now();

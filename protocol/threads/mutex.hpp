@@ -4,6 +4,7 @@
 #pragma once
 
 #include <mutex>
+#include <shared_mutex>
 
 #if defined(__clang__)
 #define GPUWIRE_THREAD_SAFETY(attribute) __attribute__((attribute))
@@ -15,7 +16,11 @@
 #define REQUIRES(...) GPUWIRE_THREAD_SAFETY(requires_capability(__VA_ARGS__))
 #define ACQUIRE(...) GPUWIRE_THREAD_SAFETY(acquire_capability(__VA_ARGS__))
 #define RELEASE(...) GPUWIRE_THREAD_SAFETY(release_capability(__VA_ARGS__))
-// For a function that runs without other threads: the child after a fork.
+#define REQUIRES_SHARED(...) GPUWIRE_THREAD_SAFETY(requires_shared_capability(__VA_ARGS__))
+#define ACQUIRE_SHARED(...) GPUWIRE_THREAD_SAFETY(acquire_shared_capability(__VA_ARGS__))
+#define RELEASE_SHARED(...) GPUWIRE_THREAD_SAFETY(release_shared_capability(__VA_ARGS__))
+// For a function that runs without other threads (the child after a fork), or is ordered in another way, which the
+// function's comment states.
 #define WITHOUT_LOCK_CHECK GPUWIRE_THREAD_SAFETY(no_thread_safety_analysis)
 #define TRY_ACQUIRE(...) GPUWIRE_THREAD_SAFETY(try_acquire_capability(__VA_ARGS__))
 
@@ -34,6 +39,8 @@ class GPUWIRE_THREAD_SAFETY(capability("mutex")) Mutex : public std::mutex {
 class GPUWIRE_THREAD_SAFETY(scoped_lockable) MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) ACQUIRE(mutex) : lock_(mutex) {}
+  // Takes over a lock that the thread holds, as after try_lock().
+  MutexLock(Mutex& mutex, std::adopt_lock_t held) REQUIRES(mutex) : lock_(mutex, held) {}
   ~MutexLock() RELEASE() {}
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
@@ -45,6 +52,40 @@ class GPUWIRE_THREAD_SAFETY(scoped_lockable) MutexLock {
 
  private:
   std::unique_lock<std::mutex> lock_;
+};
+
+// A std::shared_mutex that the annotations can name: its members are read with either lock below, and written with the
+// exclusive one.
+class GPUWIRE_THREAD_SAFETY(capability("mutex")) SharedMutex : public std::shared_mutex {
+ public:
+  void lock() ACQUIRE() { std::shared_mutex::lock(); }
+  void unlock() RELEASE() { std::shared_mutex::unlock(); }
+  void lock_shared() ACQUIRE_SHARED() { std::shared_mutex::lock_shared(); }
+  void unlock_shared() RELEASE_SHARED() { std::shared_mutex::unlock_shared(); }
+};
+
+// Holds a SharedMutex alone until the end of the block.
+class GPUWIRE_THREAD_SAFETY(scoped_lockable) ExclusiveLock {
+ public:
+  explicit ExclusiveLock(SharedMutex& mutex) ACQUIRE(mutex) : lock_(mutex) {}
+  ~ExclusiveLock() RELEASE() {}
+  ExclusiveLock(const ExclusiveLock&) = delete;
+  ExclusiveLock& operator=(const ExclusiveLock&) = delete;
+
+ private:
+  std::lock_guard<std::shared_mutex> lock_;
+};
+
+// Holds a SharedMutex together with other readers until the end of the block.
+class GPUWIRE_THREAD_SAFETY(scoped_lockable) SharedLock {
+ public:
+  explicit SharedLock(SharedMutex& mutex) ACQUIRE_SHARED(mutex) : lock_(mutex) {}
+  ~SharedLock() RELEASE() {}
+  SharedLock(const SharedLock&) = delete;
+  SharedLock& operator=(const SharedLock&) = delete;
+
+ private:
+  std::shared_lock<std::shared_mutex> lock_;
 };
 
 }  // namespace gpuwire
