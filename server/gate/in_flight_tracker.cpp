@@ -56,15 +56,15 @@ InFlightTracker::Queue& InFlightTracker::queue_of(Context& context) {
 }
 
 void InFlightTracker::enter_context(CUcontext context) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   find_or_add(context);
 }
 
 // Hides the context from the polling thread: the driver destroys its events with it, so they must not be polled any
 // more. The same applies to its captures, whose streams the call destroys.
 std::list<PageTime>::iterator InFlightTracker::begin_ending(const Ending& ending, Moved& moved) {
-  std::lock_guard looking(polling_);
-  std::lock_guard lock(mutex_);
+  MutexLock looking(polling_);
+  MutexLock lock(mutex_);
   PageTime now = page_now(), since = now;
   for (auto context = contexts_.begin(); context != contexts_.end();) {
     auto next = std::next(context);
@@ -90,7 +90,7 @@ std::list<PageTime>::iterator InFlightTracker::begin_ending(const Ending& ending
 }
 
 void InFlightTracker::finish_ending(std::list<PageTime>::iterator entry, Moved& moved, bool gone) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   endings_.erase(entry);
   PageTime now = page_now();
   if (gone) {
@@ -142,7 +142,7 @@ bool InFlightTracker::is_capturing(CUstream stream) const {
 
 bool InFlightTracker::capturing(CUstream stream) {
   if (!captures()) return false;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   // A capture spreads to other streams by events, so the tracker queries the stream itself.
   return !captures_.empty() && is_capturing(stream);
 }
@@ -169,7 +169,7 @@ void InFlightTracker::forget_capture(CUstream stream) {
 // This is the last chance to mark the uncounted work: later submissions are marked one by one while the capture is
 // open. So all submitted work has a mark, whichever streams the capture spreads to.
 CUresult InFlightTracker::begin_capture(CUstream stream, const std::function<CUresult()>& call) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   CUcontext context = owner(stream);
   if (captures_.empty() && driver_.cuCtxRecordEvent) {
     CUcontext current = nullptr;
@@ -188,7 +188,7 @@ CUresult InFlightTracker::begin_capture(CUstream stream, const std::function<CUr
 }
 
 CUresult InFlightTracker::end_capture(CUstream stream, const std::function<CUresult()>& call) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   CUresult result = call();
   // A failure may leave the capture as it was (CUDA driver API, cuStreamEndCapture: another thread's, another
   // stream's).
@@ -198,7 +198,7 @@ CUresult InFlightTracker::end_capture(CUstream stream, const std::function<CUres
 
 CUresult InFlightTracker::end_stream(CUstream stream, const std::function<CUresult()>& call) {
   if (!captures()) return call();
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (std::ranges::find(captures_, stream, &Capture::stream) == captures_.end()) {
     lock.unlock();
     return call();
@@ -250,7 +250,7 @@ bool InFlightTracker::in_flight() const {
 }
 
 void InFlightTracker::submitting(const Work& work) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   PageTime now = page_now();
   bool fresh = !in_flight();
   ++submitting_;
@@ -266,7 +266,7 @@ void InFlightTracker::submitting(const Work& work) {
 }
 
 void InFlightTracker::submitted(const Work& work, bool done) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   --submitting_;
   if (done && !mark(work)) tail_expected_ = unmarked_ = true;
   publish();
@@ -325,7 +325,7 @@ InFlightTracker::Mark InFlightTracker::expectation(const Work& work, nanoseconds
 }
 
 nanoseconds InFlightTracker::wait_for_room(const Work& work, nanoseconds bound) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Context* context = current();
   if (!context) return {};
   // A bound for each context would not bound a session with many contexts.
@@ -424,7 +424,7 @@ void InFlightTracker::update_quiet(PageTime now) {
 }
 
 void InFlightTracker::set_waiting(bool waiting) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   waiting_ = waiting;
   update_quiet(page_now());
   publish();
@@ -493,14 +493,14 @@ size_t InFlightTracker::count_done(std::span<const CUevent> events) const {
 
 // Polls without the lock, so that no submitting thread waits meanwhile. polling_ keeps events and lanes in place: lanes
 // only grow at their end.
-void InFlightTracker::collect(Context& context, std::unique_lock<std::mutex>& lock) {
+void InFlightTracker::collect(Context& context) {
   for (size_t index = 0; index < context.lanes.size(); ++index) {
     asked_.clear();
     for (const Mark& mark : context.lanes[index].marks) asked_.push_back(mark.event);
     if (asked_.empty()) continue;
-    lock.unlock();
+    mutex_.unlock();
     size_t done = count_done(asked_);
-    lock.lock();
+    mutex_.lock();
     for (Lane& lane = context.lanes[index]; done != 0; --done) {
       Mark& mark = lane.marks.front();
       context.free.push_back(mark.event);
@@ -548,14 +548,14 @@ void InFlightTracker::poll_for_start(PageTime now, bool progress) {
 }
 
 InFlightTracker::Poll InFlightTracker::poll() {
-  std::lock_guard looking(polling_);
-  std::unique_lock lock(mutex_);
+  MutexLock looking(polling_);
+  MutexLock lock(mutex_);
   Poll poll;
   for (Queue& queue : queues_) queue.done.clear();
   for (Context& context : contexts_) {
     if (context.marks == 0) continue;
     driver_.cuCtxSetCurrent(context.native);
-    collect(context, lock);
+    collect(context);
   }
   poll.progress = std::ranges::any_of(queues_, [](const Queue& queue) { return !queue.done.empty(); });
   PageTime now = page_now();
@@ -592,7 +592,7 @@ nanoseconds InFlightTracker::next_end(PageTime now) const {
 }
 
 void InFlightTracker::expect_tail() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   PageTime now = page_now();
   tail_expected_ = true;
   if (!burst_) begin_burst(now);
@@ -601,17 +601,17 @@ void InFlightTracker::expect_tail() {
 }
 
 bool InFlightTracker::tail_expected() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return tail_expected_;
 }
 
 bool InFlightTracker::marked() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return least_progress() != PageTime{};
 }
 
 void InFlightTracker::mark_tail() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   // An event for the whole context would break an open capture. The tracker recorded such an event before the capture,
   // and has marked all later work, unless no marks were left: that work counts as in flight until the capture has
   // ended.
@@ -650,7 +650,7 @@ bool InFlightTracker::is_busy(CUevent event) const {
 }
 
 bool InFlightTracker::sample(Sampling& sampling) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const bool was_busy = burst_;
   bool busy = was_busy;  // polling is impossible while a capture is open: unchanged
   if (!capture_open() && driver_.cuCtxRecordEvent) {

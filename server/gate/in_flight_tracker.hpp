@@ -10,10 +10,10 @@
 #include <deque>
 #include <functional>
 #include <list>
-#include <mutex>
 #include <span>
 #include <vector>
 
+#include "protocol/threads/mutex.hpp"
 #include "server/driver_table.hpp"
 #include "server/gate/estimates.hpp"
 #include "server/gate/page/session_page.hpp"
@@ -140,38 +140,38 @@ class InFlightTracker {
   std::list<PageTime>::iterator begin_ending(const Ending& ending, Moved& moved);
   void finish_ending(std::list<PageTime>::iterator entry, Moved& moved, bool gone);
   void give_back(std::list<Context>& contexts);
-  Context* find(CUcontext native);
-  Context* find_or_add(CUcontext native);
-  Context* current();
+  Context* find(CUcontext native) REQUIRES(mutex_);
+  Context* find_or_add(CUcontext native) REQUIRES(mutex_);
+  Context* current() REQUIRES(mutex_);
   // The calling thread's current context is this one.
-  Queue& queue_of(Context& context);
-  bool mark(const Work& work);
-  CUevent take_event(Context& context);
-  void push(Context& context, CUstream stream, bool everything, Mark mark);
+  Queue& queue_of(Context& context) REQUIRES(mutex_);
+  bool mark(const Work& work) REQUIRES(mutex_);
+  CUevent take_event(Context& context) REQUIRES(mutex_);
+  void push(Context& context, CUstream stream, bool everything, Mark mark) REQUIRES(mutex_);
   size_t count_done(std::span<const CUevent> events) const;
-  void collect(Context& context, std::unique_lock<std::mutex>& lock);
-  std::chrono::nanoseconds next_end(PageTime now) const;
-  void learn(Queue& queue, PageTime now);
-  void poll_for_start(PageTime now, bool progress);
-  void begin_opening(const Work& work, PageTime now, bool fresh);
-  bool ask_for_start(const Work& work);
-  void started(PageTime when);
-  Mark expectation(const Work& work, std::chrono::nanoseconds unknown) const;
-  bool in_flight() const;
-  void begin_burst(PageTime now);
-  void count_busy(PageTime now);
-  void end_burst(PageTime now);
-  void update_quiet(PageTime now);
-  PageTime lanes_progress(const std::list<Context>& contexts, const Queue* of) const;
-  void note_done(uint64_t least_number, PageTime now);
-  PageTime least_progress() const;
-  void publish();
-  bool is_capturing(CUstream stream) const;
+  void collect(Context& context) REQUIRES(polling_, mutex_);
+  std::chrono::nanoseconds next_end(PageTime now) const REQUIRES(mutex_);
+  void learn(Queue& queue, PageTime now) REQUIRES(mutex_);
+  void poll_for_start(PageTime now, bool progress) REQUIRES(mutex_);
+  void begin_opening(const Work& work, PageTime now, bool fresh) REQUIRES(mutex_);
+  bool ask_for_start(const Work& work) REQUIRES(mutex_);
+  void started(PageTime when) REQUIRES(mutex_);
+  Mark expectation(const Work& work, std::chrono::nanoseconds unknown) const REQUIRES(mutex_);
+  bool in_flight() const REQUIRES(mutex_);
+  void begin_burst(PageTime now) REQUIRES(mutex_);
+  void count_busy(PageTime now) REQUIRES(mutex_);
+  void end_burst(PageTime now) REQUIRES(mutex_);
+  void update_quiet(PageTime now) REQUIRES(mutex_);
+  PageTime lanes_progress(const std::list<Context>& contexts, const Queue* of) const REQUIRES(mutex_);
+  void note_done(uint64_t least_number, PageTime now) REQUIRES(mutex_);
+  PageTime least_progress() const REQUIRES(mutex_);
+  void publish() REQUIRES(mutex_);
+  bool is_capturing(CUstream stream) const REQUIRES(mutex_);
   CUcontext owner(CUstream stream) const;
-  void count_captures();
-  void forget_capture(CUstream stream);
-  bool capture_open();
-  bool mark_everything(bool only_busy);
+  void count_captures() REQUIRES(mutex_);
+  void forget_capture(CUstream stream) REQUIRES(mutex_);
+  bool capture_open() REQUIRES(mutex_);
+  bool mark_everything(bool only_busy) REQUIRES(mutex_);
   bool is_busy(CUevent event) const;
 
   // The table at the time when the gate was made: later wrappers of the driver's functions, such as a profiler, do not
@@ -180,33 +180,36 @@ class InFlightTracker {
   SessionPage& page_;
   // Held over a whole poll; a thread that ends a context takes it, so that no event is destroyed while it is polled.
   // Taken before mutex_.
-  std::mutex polling_;
-  std::vector<CUevent> asked_;  // under polling_
+  Mutex polling_;
+  std::vector<CUevent> asked_ GUARDED_BY(polling_);
   // The size of captures_. A thread sees its own captures, and those that it has joined by later notifications:
   // relaxed.
   std::atomic<size_t> capture_count_{0};
-  std::mutex mutex_;               // guards all members below, and driver calls that do not wait for the device
-  std::list<Context> contexts_;    // at most kGateContextsMax
-  std::list<Queue> queues_;        // one for each device that has had a mark; never removed
-  std::list<PageTime> endings_;    // of calls that end contexts, one for each: since when its context makes no progress
-  std::vector<Capture> captures_;  // that have begun and are not known to have ended
-  Estimates estimates_;
-  uint64_t marks_made_ = 0;
-  PageTime lanes_progress_{};  // of contexts_
-  size_t submitting_ = 0;
-  uint64_t submissions_ = 0, completions_ = 0;
-  bool published_in_flight_ = false;
-  bool tail_expected_ = false;
-  bool unmarked_ = false;  // some submitted work has neither a mark nor an event for the whole context behind it
-  bool waiting_ = false;
-  bool burst_ = false;
-  uint32_t opening_ = 0;               // the last that a submission was made in
-  CUcontext start_context_ = nullptr;  // the context whose first work since then has not begun; null: none
-  PageTime looked_{};                  // the last time
-  PageTime began_{};                   // of the burst: when its work first ran
-  PageTime counted_{};                 // up to here it is in busy_
-  PageTime quiet_since_{};             // zero: not quiet
-  std::chrono::nanoseconds busy_{}, quiet_{};
+  Mutex mutex_;                                     // held over driver calls that do not wait for the device
+  std::list<Context> contexts_ GUARDED_BY(mutex_);  // at most kGateContextsMax
+  std::list<Queue> queues_ GUARDED_BY(mutex_);      // one for each device that has had a mark; never removed
+  std::list<PageTime> endings_
+      GUARDED_BY(mutex_);  // of calls that end contexts, one for each: since when its context makes no progress
+  std::vector<Capture> captures_ GUARDED_BY(mutex_);  // that have begun and are not known to have ended
+  Estimates estimates_ GUARDED_BY(mutex_);
+  uint64_t marks_made_ GUARDED_BY(mutex_) = 0;
+  PageTime lanes_progress_ GUARDED_BY(mutex_){};  // of contexts_
+  size_t submitting_ GUARDED_BY(mutex_) = 0;
+  uint64_t submissions_ GUARDED_BY(mutex_) = 0, completions_ GUARDED_BY(mutex_) = 0;
+  bool published_in_flight_ GUARDED_BY(mutex_) = false;
+  bool tail_expected_ GUARDED_BY(mutex_) = false;
+  bool unmarked_ GUARDED_BY(mutex_) =
+      false;  // some submitted work has neither a mark nor an event for the whole context behind it
+  bool waiting_ GUARDED_BY(mutex_) = false;
+  bool burst_ GUARDED_BY(mutex_) = false;
+  uint32_t opening_ GUARDED_BY(mutex_) = 0;  // the last that a submission was made in
+  CUcontext start_context_ GUARDED_BY(mutex_) =
+      nullptr;                                 // the context whose first work since then has not begun; null: none
+  PageTime looked_ GUARDED_BY(mutex_){};       // the last time
+  PageTime began_ GUARDED_BY(mutex_){};        // of the burst: when its work first ran
+  PageTime counted_ GUARDED_BY(mutex_){};      // up to here it is in busy_
+  PageTime quiet_since_ GUARDED_BY(mutex_){};  // zero: not quiet
+  std::chrono::nanoseconds busy_ GUARDED_BY(mutex_){}, quiet_ GUARDED_BY(mutex_){};
 };
 
 }  // namespace gpuwire::server
