@@ -258,7 +258,7 @@ PageTime GpuScheduler::began(scheduler::SessionId id) {
 
 void GpuScheduler::remove(scheduler::SessionId id) {
   {
-    std::lock_guard lock(leaving_mutex_);
+    MutexLock lock(leaving_mutex_);
     leaving_.push_back(id);
     anyone_leaves_.store(true, std::memory_order_relaxed);
   }
@@ -268,7 +268,7 @@ void GpuScheduler::remove(scheduler::SessionId id) {
 void GpuScheduler::let_leave() {
   std::vector<scheduler::SessionId> leaving;
   {
-    std::lock_guard lock(leaving_mutex_);
+    MutexLock lock(leaving_mutex_);
     leaving.swap(leaving_);
     anyone_leaves_.store(false, std::memory_order_relaxed);
   }
@@ -289,7 +289,7 @@ void GpuScheduler::let_leave() {
 
 void GpuScheduler::run() {
   hurry();
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!quit_) {
     let_leave();
     PageTime now = page_now();
@@ -301,7 +301,7 @@ void GpuScheduler::run() {
     std::optional<PageTime> next = policy_.next_decision();
     if (!settings_.scheduling && !sessions_.empty()) next = now + kSettleEvery;
     if (police_at_ != PageTime{}) next = next ? std::min(*next, police_at_) : police_at_;
-    wait(lock, next ? std::max(*next, now + kPollAgainMin) : PageTime{});
+    wait(next ? std::max(*next, now + kPollAgainMin) : PageTime{});
   }
 }
 
@@ -402,7 +402,7 @@ void GpuScheduler::hint_soon() {
     if (!session->draining) continue;
     for (scheduler::DeviceIndex index : session->devices) devices_[index].draining = true;
   }
-  auto draining_on = [&](scheduler::DeviceIndex index) { return devices_[index].draining; };
+  auto draining_on = [&](scheduler::DeviceIndex index) REQUIRES(mutex_) { return devices_[index].draining; };
   for (auto& [id, session] : sessions_) {
     GateWord before{session->word};
     if (!before.closed()) continue;
@@ -479,7 +479,7 @@ void GpuScheduler::share_copies(PageTime now) {
 }
 
 void GpuScheduler::share_spin() {
-  auto prompt = [&](const auto& entry) {
+  auto prompt = [&](const auto& entry) REQUIRES(mutex_) {
     auto tenant = tenants_.find(entry.second->tenant);
     return !entry.second->scavenger && tenant != tenants_.end() &&
            tenant->second.policy.service_class <= scheduler::ServiceClass::interactive;
@@ -498,7 +498,7 @@ bool GpuScheduler::rung() const {
 }
 
 // Zero: until somebody rings.
-void GpuScheduler::wait(std::unique_lock<std::mutex>& lock, PageTime until) {
+void GpuScheduler::wait(PageTime until) {
   if (contended_ && settings_.cores >= kSchedulerSpinCoresMin) {
     // Holds the mutex, which guards the lifetime of the pages; a thread that wants the mutex announces itself first.
     bool own_core = settings_.cores >= kSchedulerCoreMin && leasing_;
@@ -509,7 +509,7 @@ void GpuScheduler::wait(std::unique_lock<std::mutex>& lock, PageTime until) {
       if (anyone_leaves_.load(std::memory_order_relaxed) || rung()) return;
       relax();
     }
-    if (own_core || (until != PageTime{} && page_now() >= until)) return let_others(lock);
+    if (own_core || (until != PageTime{} && page_now() >= until)) return let_others();
   }
   itimerspec timer{};
   if (until != PageTime{}) {
@@ -517,23 +517,23 @@ void GpuScheduler::wait(std::unique_lock<std::mutex>& lock, PageTime until) {
     timer.it_value = {time_t(ns / 1'000'000'000), long(ns % 1'000'000'000)};
   }
   ::timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &timer, nullptr);
-  lock.unlock();
+  mutex_.unlock();
   epoll_event events[kDoorbellsAtOnce];
   while (::epoll_wait(poll_.get(), events, kDoorbellsAtOnce, -1) < 0 && errno == EINTR) {}
-  lock.lock();
+  mutex_.lock();
 }
 
 GpuScheduler::Turn::Turn(GpuScheduler& scheduler) : scheduler_(scheduler) {
   scheduler_.wanted_.fetch_add(1, std::memory_order_relaxed);
-  lock_ = std::unique_lock(scheduler_.mutex_);
+  lock_ = std::unique_lock<std::mutex>(scheduler_.mutex_);
   scheduler_.wanted_.fetch_sub(1, std::memory_order_relaxed);
   scheduler_.let_leave();
 }
 
-void GpuScheduler::let_others(std::unique_lock<std::mutex>& lock) {
-  lock.unlock();
+void GpuScheduler::let_others() {
+  mutex_.unlock();
   for (unsigned tries = 0; wanted_.load(std::memory_order_relaxed) != 0 && tries < kYieldsMax; ++tries) ::sched_yield();
-  lock.lock();
+  mutex_.lock();
 }
 
 // --- figures -------------------------------------------------------------------------------------------------------

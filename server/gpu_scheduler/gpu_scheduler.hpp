@@ -7,7 +7,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <span>
 #include <string>
@@ -16,6 +15,7 @@
 
 #include <tl/expected.hpp>
 
+#include "protocol/threads/mutex.hpp"
 #include "scheduler/policy.hpp"
 #include "server/gpu_scheduler/limits.hpp"
 #include "server/gpu_scheduler/page_reader.hpp"
@@ -120,61 +120,64 @@ class GpuScheduler {
     bool draining = false;  // of the current hint_soon()
   };
 
-  void enter(std::unique_ptr<Session> session, PageTime now);
+  void enter(std::unique_ptr<Session> session, PageTime now) REQUIRES(mutex_);
   void run();
-  // All with mutex_ held.
-  void let_leave();
-  void set_policy(scheduler::TenantId tenant);
+  void let_leave() REQUIRES(mutex_);
+  void set_policy(scheduler::TenantId tenant) REQUIRES(mutex_);
   // Reads all pages, charges work, and sets the gates.
-  void poll_and_decide(PageTime now);
-  void observe(PageTime now);
-  void apply(const scheduler::GateChange& change, PageTime now);
-  void set_gate(Session& session, PageTime now);
-  void wake_sleepers();
-  void hint_soon();
-  void note_drain(Session& session, PageTime drained);
-  void police(PageTime now);
-  void count_regimes(PageTime now);
-  bool unhindered(const Session& session) const;
-  std::chrono::nanoseconds charged(const Session& session) const;
-  void share_copies(PageTime now);
-  void share_spin();
+  void poll_and_decide(PageTime now) REQUIRES(mutex_);
+  void observe(PageTime now) REQUIRES(mutex_);
+  void apply(const scheduler::GateChange& change, PageTime now) REQUIRES(mutex_);
+  void set_gate(Session& session, PageTime now) REQUIRES(mutex_);
+  void wake_sleepers() REQUIRES(mutex_);
+  void hint_soon() REQUIRES(mutex_);
+  void note_drain(Session& session, PageTime drained) REQUIRES(mutex_);
+  void police(PageTime now) REQUIRES(mutex_);
+  void count_regimes(PageTime now) REQUIRES(mutex_);
+  bool unhindered(const Session& session) const REQUIRES(mutex_);
+  std::chrono::nanoseconds charged(const Session& session) const REQUIRES(mutex_);
+  void share_copies(PageTime now) REQUIRES(mutex_);
+  void share_spin() REQUIRES(mutex_);
 
   // Announces another thread that wants mutex_: the GPU scheduler's thread does not take it again before that thread.
-  class Turn {
+  class GPUWIRE_THREAD_SAFETY(scoped_lockable) Turn {
    public:
-    explicit Turn(GpuScheduler& scheduler);
+    explicit Turn(GpuScheduler& scheduler) ACQUIRE(scheduler.mutex_);
+    ~Turn() RELEASE() {}
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
 
    private:
     GpuScheduler& scheduler_;
     std::unique_lock<std::mutex> lock_;
   };
-  void let_others(std::unique_lock<std::mutex>& lock);
-  bool rung() const;
-  void wait(std::unique_lock<std::mutex>& lock, PageTime until);
+  void let_others() REQUIRES(mutex_);
+  bool rung() const REQUIRES(mutex_);
+  void wait(PageTime until) REQUIRES(mutex_);
   void wake();
 
   const GpuSchedulerSettings settings_;
   const Hooks hooks_;
   OwnedDescriptor poll_, timer_, changed_;  // changed_: an eventfd, for changes by other threads
-  std::mutex mutex_;
-  std::mutex leaving_mutex_;                   // taken with mutex_ held, or alone
-  std::vector<scheduler::SessionId> leaving_;  // under leaving_mutex_: removed, and not released yet
-  scheduler::Policy policy_;
-  std::map<scheduler::TenantId, Tenant> tenants_;
-  std::set<scheduler::TenantId> fallen_;  // those that have, or had, sessions that are served as scavengers
-  std::map<scheduler::SessionId, std::unique_ptr<Session>> sessions_;
-  std::map<scheduler::DeviceIndex, Device> devices_;
-  PageTime police_at_{};    // zero: no limit is set
-  bool contended_ = false;  // sessions share a GPU now: the thread polls before it sleeps
-  bool leasing_ = false;    // and one at a time: a thread may arrive that must not wait
-  PageTime copies_shared_{};
+  Mutex mutex_;
+  Mutex leaving_mutex_;                                                   // taken with mutex_ held, or alone
+  std::vector<scheduler::SessionId> leaving_ GUARDED_BY(leaving_mutex_);  // removed, and not released yet
+  scheduler::Policy policy_ GUARDED_BY(mutex_);
+  std::map<scheduler::TenantId, Tenant> tenants_ GUARDED_BY(mutex_);
+  std::set<scheduler::TenantId> fallen_
+      GUARDED_BY(mutex_);  // those that have, or had, sessions that are served as scavengers
+  std::map<scheduler::SessionId, std::unique_ptr<Session>> sessions_ GUARDED_BY(mutex_);
+  std::map<scheduler::DeviceIndex, Device> devices_ GUARDED_BY(mutex_);
+  PageTime police_at_ GUARDED_BY(mutex_){};    // zero: no limit is set
+  bool contended_ GUARDED_BY(mutex_) = false;  // sessions share a GPU now: the thread polls before it sleeps
+  bool leasing_ GUARDED_BY(mutex_) = false;    // and one at a time: a thread may arrive that must not wait
+  PageTime copies_shared_ GUARDED_BY(mutex_){};
   // The number of threads that want the mutex. The GPU scheduler's thread reads it while it polls instead of sleeping,
   // and before it takes the mutex again. Only a hint: relaxed.
   std::atomic<unsigned> wanted_{0};
   // Whether leaving_ has elements; read like wanted_. Only a hint: relaxed.
   std::atomic<bool> anyone_leaves_{false};
-  bool quit_ = false;
+  bool quit_ GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 
