@@ -13,8 +13,8 @@ Nanoseconds Heartbeat::left(Clock::time_point now) const {
 
 bool Heartbeat::poll(Clock::time_point now) {
   if (now.time_since_epoch().count() < next_.load(std::memory_order_relaxed)) return false;
-  std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock) return false;
+  if (!mutex_.try_lock()) return false;
+  const MutexLock lock(mutex_, std::adopt_lock);
   next_.store((now + interval_).time_since_epoch().count(), std::memory_order_relaxed);
   auto connection = link_.transport();
   if (link_.state() != Link::State::attached) {

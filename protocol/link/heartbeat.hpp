@@ -7,9 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 
 #include "protocol/link/link.hpp"
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::link {
 
@@ -60,10 +60,10 @@ class Heartbeat {
   // Time since the epoch of Clock. Relaxed, because the value is only compared; mutex_ guards the check itself.
   std::atomic<Clock::rep> next_{0};
   // Lock: taken before the link's locks.
-  std::mutex mutex_;
-  Come come_;
-  unsigned silent_polls_ = 0;
-  uint64_t sent_ = 0;
+  Mutex mutex_;
+  Come come_ GUARDED_BY(mutex_);
+  unsigned silent_polls_ GUARDED_BY(mutex_) = 0;
+  uint64_t sent_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace gpuwire::link

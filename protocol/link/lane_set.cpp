@@ -72,7 +72,7 @@ bool LaneSet::start(Events events) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   size_t started = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     running_ = lanes_.size();
   }
   try {
@@ -86,7 +86,7 @@ bool LaneSet::start(Events events) {
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (started != lanes_.size()) return false;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (sends_first_) can_send_.store(true, std::memory_order_release);
   return true;
 }
@@ -149,7 +149,7 @@ void LaneSet::changed() noexcept {
 void LaneSet::thread_over() noexcept {
   bool last;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     last = --running_ == 0;
     placed_changed_.notify_all();
   }
@@ -160,7 +160,7 @@ void LaneSet::thread_over() noexcept {
 
 bool LaneSet::send(uint64_t position, std::span<const std::byte> part) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed() || out_active_ || running_ != lanes_.size()) return false;
     out_ = {};
     out_.position = position;
@@ -177,7 +177,7 @@ bool LaneSet::send(uint64_t position, std::span<const std::byte> part) {
 
 // Takes the next stripe that no lane has taken, if this lane is in use.
 bool LaneSet::take_stripe(Lane& lane) noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!out_active_ || out_.next == out_.stripes || closed()) return false;
   for (size_t i = 0; i < count_.now(); ++i) {
     if (lanes_[i].get() != &lane) continue;
@@ -220,7 +220,7 @@ void LaneSet::stripe_sent(Lane& lane) noexcept {
   uint64_t position;
   bool all, more;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     out_.left.set(lane.out_stripe);
     uint32_t before = out_.before;
     while (out_.before < out_.stripes && out_.left[out_.before]) ++out_.before;
@@ -275,12 +275,12 @@ bool LaneSet::header_complete(Lane& lane) noexcept {
   if (sends_first_ || lane.ready) return break_rules("an empty stripe");
   lane.ready = true;
   lane.in_have = 0;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (++ready_ == lanes_.size()) can_send_.store(true, std::memory_order_release);
   return true;
 }
 
-// Lock: mutex_ is held. Returns true if the stripe belongs to the expected part; false if the part is not expected yet,
+// Returns true if the stripe belongs to the expected part; false if the part is not expected yet,
 // or never will be.
 bool LaneSet::claim_stripe(Lane& lane) noexcept {
   const wire::StripeHeader& header = lane.in_header;
@@ -302,7 +302,7 @@ bool LaneSet::claim_stripe(Lane& lane) noexcept {
 // Returns the destination of the lane's next bytes, and counts this thread as a writer until placed(). Empty: there is
 // no destination yet.
 std::span<std::byte> LaneSet::place_for(Lane& lane) noexcept {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (!lane.in_taken && !claim_stripe(lane)) {
     if (fault_.empty()) return {};
     lock.unlock();
@@ -320,7 +320,7 @@ void LaneSet::placed(Lane& lane, size_t bytes) noexcept {
   lane.in_done += bytes;
   bytes_received_.fetch_add(bytes, std::memory_order_relaxed);
   if (lane.in_done == lane.in_header.bytes) lane.in_have = 0;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   --writers_;
   size_t missing = missing_.load(std::memory_order_relaxed) - bytes;
   missing_.store(missing, std::memory_order_release);
@@ -331,7 +331,7 @@ void LaneSet::placed(Lane& lane, size_t bytes) noexcept {
 // --- receiving: which thread wants the bytes -----------------------------------------------------------------------
 
 void LaneSet::expect(uint64_t position, uint64_t bytes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   in_.begin = position;
   in_.end = position + bytes;
   in_.taken.reset();
@@ -340,7 +340,7 @@ void LaneSet::expect(uint64_t position, uint64_t bytes) {
 IoResult LaneSet::receive(uint64_t position, std::span<std::byte> out, Order order,
                           const std::function<bool()>& stop) noexcept {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed()) return {IoStatus::would_block};
     place_ = out;
     place_at_ = next_ = position;
@@ -356,18 +356,19 @@ IoResult LaneSet::receive(uint64_t position, std::span<std::byte> out, Order ord
   }
   if (order == Order::any && poll_.count() != 0)
     for (auto begun = Clock::now(); !over() && Clock::now() - begun < poll_;) relax();
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (order == Order::any) {
-    while (!placed_changed_.wait_for(lock, kStopWait, over)) {
+    while (!placed_changed_.wait_for(lock.native(), kStopWait, over)) {
       lock.unlock();
       if (stop()) close(sends_first_);
       lock.lock();
     }
   } else if (!others_) {
-    placed_changed_.wait_for(lock, kInOrderWait, [&] { return over() || next_ != position; });
+    placed_changed_.wait_for(lock.native(), kInOrderWait,
+                             [&]() REQUIRES(mutex_) { return over() || next_ != position; });
   }
   place_ = {};
-  placed_changed_.wait(lock, [&] { return writers_ == 0; });
+  placed_changed_.wait(lock.native(), [&]() REQUIRES(mutex_) { return writers_ == 0; });
   size_t got = order == Order::as_sent                         ? size_t(next_ - position)
                : missing_.load(std::memory_order_relaxed) == 0 ? out.size()
                                                                : 0;
@@ -378,7 +379,7 @@ IoResult LaneSet::receive(uint64_t position, std::span<std::byte> out, Order ord
 
 void LaneSet::close(bool resets) noexcept {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed()) return;
     resets_ = resets;
     closed_.store(true, std::memory_order_release);
@@ -390,7 +391,7 @@ void LaneSet::close(bool resets) noexcept {
 void LaneSet::lose(Lane& lane, const IoResult& result) noexcept {
   bool peer_closed = lane.transport->peer_closed();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed()) return;
     failure_ = result;
     peer_closed_ = peer_closed;
@@ -400,7 +401,7 @@ void LaneSet::lose(Lane& lane, const IoResult& result) noexcept {
 
 bool LaneSet::break_rules(const char* why) noexcept {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!closed() && fault_.empty()) {
       fault_ = why;
       failure_ = {IoStatus::failed, 0, EPROTO};
@@ -411,17 +412,17 @@ bool LaneSet::break_rules(const char* why) noexcept {
 }
 
 IoResult LaneSet::failure() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return failure_;
 }
 
 bool LaneSet::peer_closed() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return peer_closed_;
 }
 
 std::string LaneSet::fault() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return fault_;
 }
 

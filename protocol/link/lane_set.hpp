@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <thread>
@@ -16,6 +15,7 @@
 
 #include "protocol/link/lane_count.hpp"
 #include "protocol/threads/condition.hpp"
+#include "protocol/threads/mutex.hpp"
 #include "protocol/transport/transport.hpp"
 #include "protocol/wire/lanes.hpp"
 
@@ -140,7 +140,7 @@ class LaneSet {
   void stripe_sent(Lane& lane) noexcept;
   bool receive_some(Lane& lane) noexcept;
   bool header_complete(Lane& lane) noexcept;
-  bool claim_stripe(Lane& lane) noexcept;
+  bool claim_stripe(Lane& lane) noexcept REQUIRES(mutex_);
   std::span<std::byte> place_for(Lane& lane) noexcept;
   void placed(Lane& lane, size_t bytes) noexcept;
   void sleep(Lane& lane, uint64_t changes) noexcept;
@@ -159,24 +159,23 @@ class LaneSet {
   size_t stripe_bytes_ = wire::kStripeBytes;
   std::function<bool()> others_;
 
-  mutable std::mutex mutex_;  // a leaf in the lock order
+  mutable Mutex mutex_;  // a leaf in the lock order
   Condition placed_changed_;
-  // Guarded by mutex_:
-  Outgoing out_;
-  bool out_active_ = false;
-  LaneCount count_;
-  std::chrono::steady_clock::time_point out_began_;
-  Incoming in_;
-  std::span<std::byte> place_;  // the destination of bytes; empty: no thread wants bytes now
-  uint64_t place_at_ = 0;       // position of the first byte of place_
-  bool place_in_order_ = false;
-  uint64_t next_ = 0;     // position of the next byte, if bytes are received in order
-  unsigned writers_ = 0;  // number of threads that are writing into place_
-  IoResult failure_{IoStatus::ok};
-  bool peer_closed_ = false;
-  std::string fault_;
-  size_t ready_ = 0;
-  size_t running_ = 0;
+  Outgoing out_ GUARDED_BY(mutex_);
+  bool out_active_ GUARDED_BY(mutex_) = false;
+  LaneCount count_ GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point out_began_ GUARDED_BY(mutex_);
+  Incoming in_ GUARDED_BY(mutex_);
+  std::span<std::byte> place_ GUARDED_BY(mutex_);  // the destination of bytes; empty: no thread wants bytes now
+  uint64_t place_at_ GUARDED_BY(mutex_) = 0;       // position of the first byte of place_
+  bool place_in_order_ GUARDED_BY(mutex_) = false;
+  uint64_t next_ GUARDED_BY(mutex_) = 0;     // position of the next byte, if bytes are received in order
+  unsigned writers_ GUARDED_BY(mutex_) = 0;  // number of threads that are writing into place_
+  IoResult failure_ GUARDED_BY(mutex_){IoStatus::ok};
+  bool peer_closed_ GUARDED_BY(mutex_) = false;
+  std::string fault_ GUARDED_BY(mutex_);
+  size_t ready_ GUARDED_BY(mutex_) = 0;
+  size_t running_ GUARDED_BY(mutex_) = 0;
 
   // Incremented when a lane may have work. seq_cst; the partner is Lane::sleeps.
   std::atomic<uint64_t> changes_{0};
