@@ -15,7 +15,7 @@ constexpr uint64_t kSmallUnitBytes = 512;  // inside a chunk
 }  // namespace
 
 bool ChunkBook::enter(uint32_t column, uint64_t chunk, uint64_t bytes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Column& of = columns_[column];
   of.bytes += bytes;
   if (++chunks_[chunk].allocations != 1) return false;
@@ -24,7 +24,7 @@ bool ChunkBook::enter(uint32_t column, uint64_t chunk, uint64_t bytes) {
 }
 
 bool ChunkBook::leave(uint32_t column, uint64_t chunk, uint64_t bytes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Column& of = columns_[column];
   of.bytes -= bytes;
   auto found = chunks_.find(chunk);
@@ -35,13 +35,13 @@ bool ChunkBook::leave(uint32_t column, uint64_t chunk, uint64_t bytes) {
 }
 
 bool ChunkBook::has_room(uint32_t column, uint64_t bytes) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = columns_.find(column);
   return found != columns_.end() && found->second.chunks * kChunkBytes >= found->second.bytes + bytes;
 }
 
 void HeldBook::put(uint64_t key, Held held) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto [place, fresh] = held_.try_emplace(key, held);
   if (fresh) return;
   // The driver uses no address or handle twice at a time, so the former entry has ended without a report.
@@ -50,7 +50,7 @@ void HeldBook::put(uint64_t key, Held held) {
 }
 
 std::optional<Held> HeldBook::take(uint64_t key) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = held_.find(key);
   if (found == held_.end()) return std::nullopt;
   Held held = found->second;
@@ -65,7 +65,7 @@ void HeldBook::freed(const Held& held) {
 }
 
 void HeldBook::leave(uint64_t key) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = held_.find(key);
   if (found == held_.end() || found->second.left) return;
   found->second.left = true;
@@ -73,7 +73,7 @@ void HeldBook::leave(uint64_t key) {
 }
 
 void HeldBook::drop(CUcontext context) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::erase_if(held_, [&](const auto& entry) {
     if (entry.second.context != context) return false;
     freed(entry.second);

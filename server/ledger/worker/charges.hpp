@@ -5,11 +5,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <vector>
 
+#include "protocol/threads/mutex.hpp"
 #include "server/driver_table.hpp"
 #include "server/ledger/worker/saturating.hpp"
 #include "server/ledger/worker/session_ledger.hpp"
@@ -48,9 +48,9 @@ class ChunkBook {
   struct Column {
     uint64_t chunks = 0, bytes = 0;
   };
-  mutable std::mutex mutex_;  // a leaf
-  std::unordered_map<uint64_t, Chunk> chunks_;
-  std::unordered_map<uint32_t, Column> columns_;
+  mutable Mutex mutex_;  // a leaf
+  std::unordered_map<uint64_t, Chunk> chunks_ GUARDED_BY(mutex_);
+  std::unordered_map<uint32_t, Column> columns_ GUARDED_BY(mutex_);
 };
 
 // Held memory by address or handle. Any thread.
@@ -81,8 +81,8 @@ class HeldBook {
  private:
   SessionLedger& ledger_;
   ChunkBook* const chunks_;
-  std::mutex mutex_;  // taken before the mutex of the chunks
-  std::unordered_map<uint64_t, Held> held_;
+  Mutex mutex_;  // taken before the mutex of the chunks
+  std::unordered_map<uint64_t, Held> held_ GUARDED_BY(mutex_);
 };
 
 // The context and the device of a call.

@@ -5,9 +5,9 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <unordered_map>
 
+#include "protocol/threads/mutex.hpp"
 #include "server/ledger/worker/charges.hpp"
 
 namespace gpuwire::server {
@@ -63,7 +63,7 @@ class ContextCharges {
     unsigned spare_streams = 0;
     std::map<CUlimit, Limit> limits;
   };
-  CUresult ended(CUdevice device, CUresult result);
+  CUresult ended(CUdevice device, CUresult result) REQUIRES(primaries_mutex_);
   void give_back(CUdevice device, uint64_t bytes);
   void created(CUcontext context, CUdevice device, uint64_t bytes, uint64_t host_bytes);
   template <class Create>
@@ -82,22 +82,22 @@ class ContextCharges {
   }
   void gone(CUcontext context);
   uint64_t limit_bytes(CUdevice device, CUlimit limit, uint64_t value) const;
-  // Lock: limits_mutex_. Null: the driver does not report this limit.
-  Limit* limit_of(CUcontext context, CUdevice device, CUlimit limit);
+  // Null: the driver does not report this limit.
+  Limit* limit_of(CUcontext context, CUdevice device, CUlimit limit) REQUIRES(limits_mutex_);
 
   LedgerParts& parts_;
-  std::mutex primaries_mutex_;  // held over a call about a primary context and its charge; taken before all others
-  std::map<CUdevice, CUcontext> primaries_;  // active ones
-  std::mutex limits_mutex_;                  // held over a call about a limit and its charge; taken before mutex_
+  Mutex primaries_mutex_;  // held over a call about a primary context and its charge; taken before all others
+  std::map<CUdevice, CUcontext> primaries_ GUARDED_BY(primaries_mutex_);  // active ones
+  Mutex limits_mutex_;  // held over a call about a limit and its charge; taken before mutex_
   struct Green {
     CUgreenCtx handle = nullptr;
     CUcontext primary = nullptr;
     CUdevice device = 0;
     uint64_t bytes = 0;
   };
-  mutable std::mutex mutex_;  // guards the maps; a leaf
-  std::unordered_map<CUcontext, Charged> contexts_;
-  std::unordered_map<CUcontext, Green> greens_;  // by the context created from it
+  mutable Mutex mutex_;  // a leaf
+  std::unordered_map<CUcontext, Charged> contexts_ GUARDED_BY(mutex_);
+  std::unordered_map<CUcontext, Green> greens_ GUARDED_BY(mutex_);  // by the context created from it
 };
 
 }  // namespace gpuwire::server

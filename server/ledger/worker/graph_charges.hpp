@@ -7,11 +7,11 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <vector>
 
+#include "protocol/threads/mutex.hpp"
 #include "server/ledger/worker/charges.hpp"
 #include "server/ledger/worker/graph_bytes.hpp"
 
@@ -30,7 +30,7 @@ class GraphCharges {
   template <class Call>
   CUresult within(const Needs& needs, Call&& call) {
     any_.store(true, std::memory_order_relaxed);
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::optional<CUresult> made;
     return within(needs.begin(), needs.end(), call, made);
   }
@@ -105,13 +105,15 @@ class GraphCharges {
     GraphBytes bytes = reader().read(graph);
     // The software device takes a node's memory when the node is made, and nothing for an instance.
     if (parts_.software) bytes.allocations.clear(), bytes.exec_device.clear();
-    std::lock_guard lock(execs_mutex_);
+    MutexLock lock(execs_mutex_);
     std::map<CUcontext, uint64_t> device;
     if (CUresult error = place(bytes, device)) return error;
+    // take() calls these with the lock held.
     CUresult result = take(
-        parts_.ledger, kHostColumn, bytes.exec_host, [&] { return on_devices(device.begin(), device.end(), make); },
+        parts_.ledger, kHostColumn, bytes.exec_host,
+        [&]() WITHOUT_LOCK_CHECK { return on_devices(device.begin(), device.end(), make); },
         [&] { return bytes.exec_host; },
-        [&](uint64_t host) {
+        [&](uint64_t host) WITHOUT_LOCK_CHECK {
           execs_[*exec] = {host, device, std::move(bytes.allocations)};
         },
         [] {});
@@ -141,15 +143,16 @@ class GraphCharges {
   }
   std::vector<CUgraph> bodies(CUgraphNode node) const;
   std::pair<bool, uint64_t> taken_from_capture(CUstream stream);
-  // Lock: execs_mutex_. Assigns the bytes to the contexts that own memory, and sets their columns.
-  CUresult place(const GraphBytes& bytes, Devices& device);
+  // Assigns the bytes to the contexts that own memory, and sets their columns.
+  CUresult place(const GraphBytes& bytes, Devices& device) REQUIRES(execs_mutex_);
   template <class Make>
-  CUresult on_devices(Devices::const_iterator at, Devices::const_iterator end, Make&& make) {
+  CUresult on_devices(Devices::const_iterator at, Devices::const_iterator end, Make&& make) REQUIRES(execs_mutex_) {
     if (at == end) return make();
     Share& share = shares_.at(at->first);
     const uint64_t more = growth(share.needed + at->second, share.charged);
     return take(
-        parts_.ledger, share.column, more, [&] { return on_devices(std::next(at), end, make); }, [&] { return more; },
+        parts_.ledger, share.column, more, [&]() WITHOUT_LOCK_CHECK { return on_devices(std::next(at), end, make); },
+        [&] { return more; },
         [&](uint64_t bytes) {
           share.charged += bytes;
           share.needed += at->second;
@@ -191,16 +194,16 @@ class GraphCharges {
 
   LedgerParts& parts_;
   std::atomic<bool> any_{false};
-  std::mutex mutex_;               // held over a call that may take memory, and its charge; taken before the ledger's
+  Mutex mutex_;                    // held over a call that may take memory, and its charge; taken before the ledger's
   std::vector<uint64_t> charged_;  // by device
   std::atomic<uint64_t> made_{0};  // the charge for graphs; no other data depends on it
-  std::mutex execs_mutex_;         // held over a call that instantiates, and its charge; taken before the ledger's
-  std::unordered_map<CUgraphExec, Exec> execs_;
-  std::map<CUcontext, Share> shares_;
-  mutable std::mutex graphs_mutex_;                               // guards the two maps; a leaf
-  std::unordered_map<CUgraphNode, std::vector<CUgraph>> bodies_;  // of conditional nodes
+  Mutex execs_mutex_;              // held over a call that instantiates, and its charge; taken before the ledger's
+  std::unordered_map<CUgraphExec, Exec> execs_ GUARDED_BY(execs_mutex_);
+  std::map<CUcontext, Share> shares_ GUARDED_BY(execs_mutex_);
+  mutable Mutex graphs_mutex_;                                                              // a leaf
+  std::unordered_map<CUgraphNode, std::vector<CUgraph>> bodies_ GUARDED_BY(graphs_mutex_);  // of conditional nodes
   // captures into existing graphs, with the bytes of the graph before
-  std::unordered_map<CUstream, uint64_t> captures_into_;
+  std::unordered_map<CUstream, uint64_t> captures_into_ GUARDED_BY(graphs_mutex_);
 };
 
 }  // namespace gpuwire::server

@@ -5,10 +5,10 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
+#include "protocol/threads/mutex.hpp"
 #include "server/ledger/worker/ptx_bytes.hpp"
 
 namespace gpuwire::server {
@@ -60,9 +60,9 @@ class LibraryCharges {
   CUresult use_at(CUlibrary library, const Place& place);
 
   LedgerParts& parts_;
-  std::mutex mutex_;  // taken before the ledger's
-  Libraries libraries_;
-  std::unordered_map<CUkernel, CUlibrary> kernels_;
+  Mutex mutex_;  // taken before the ledger's
+  Libraries libraries_ GUARDED_BY(mutex_);
+  std::unordered_map<CUkernel, CUlibrary> kernels_ GUARDED_BY(mutex_);
 };
 
 }  // namespace gpuwire::server

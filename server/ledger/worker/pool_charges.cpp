@@ -23,7 +23,7 @@ PoolCharges::~PoolCharges() { rest(); }
 
 void PoolCharges::rest() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ending_ = true;
   }
   changed_.notify_all();
@@ -48,7 +48,7 @@ uint32_t PoolCharges::locate(CUmemoryPool native) const {
 }
 
 std::shared_ptr<PoolCharges::Pool> PoolCharges::find_if_known(CUmemoryPool native) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = pools_.find(native);
   return found == pools_.end() ? nullptr : found->second;
 }
@@ -56,7 +56,7 @@ std::shared_ptr<PoolCharges::Pool> PoolCharges::find_if_known(CUmemoryPool nativ
 std::shared_ptr<PoolCharges::Pool> PoolCharges::find(CUmemoryPool native) {
   if (auto pool = find_if_known(native)) return pool;
   uint32_t column = locate(native);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto& pool = pools_[native];
   if (!pool) {
     pool = std::make_shared<Pool>();
@@ -66,7 +66,7 @@ std::shared_ptr<PoolCharges::Pool> PoolCharges::find(CUmemoryPool native) {
 }
 
 void PoolCharges::located(CUmemoryPool native, uint32_t column) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto& pool = pools_[native];
   if (pool) return;
   pool = std::make_shared<Pool>();
@@ -76,19 +76,19 @@ void PoolCharges::located(CUmemoryPool native, uint32_t column) {
 void PoolCharges::imported(CUmemoryPool native) {
   parts_.ledger.note_import();
   auto pool = find(native);
-  std::lock_guard lock(pool->mutex);
+  MutexLock lock(pool->mutex);
   pool->foreign = true;
 }
 
 void PoolCharges::exported(CUmemoryPool native) {
   auto pool = find(native);
-  std::lock_guard lock(pool->mutex);
+  MutexLock lock(pool->mutex);
   if (std::exchange(pool->left, true)) return;
   parts_.ledger.share(pool->column, pool->charged);
 }
 
 void PoolCharges::forget(CUmemoryPool native) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   pools_.erase(native);
 }
 
@@ -107,7 +107,7 @@ void PoolCharges::leave_devices(CUmemoryPool native) {
 CUresult PoolCharges::destroy(CUmemoryPool native) {
   auto pool = find_if_known(native);
   if (!pool) return parts_.driver.cuMemPoolDestroy(native);
-  std::unique_lock lock(pool->mutex);
+  MutexLock lock(pool->mutex);
   if (!pool->foreign && attribute(native, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) != 0) {
     leave_devices(native);
     pool->dying = true;
@@ -138,7 +138,7 @@ void PoolCharges::shrink(CUmemoryPool native, Pool& pool) {
 void PoolCharges::settle(CUmemoryPool native) {
   auto pool = find_if_known(native);
   if (!pool) return;
-  std::lock_guard lock(pool->mutex);
+  MutexLock lock(pool->mutex);
   shrink(native, *pool);
 }
 
@@ -157,9 +157,10 @@ void PoolCharges::grew(Pool& pool, uint64_t bytes) {
 }
 
 void PoolCharges::absorb(CUmemoryPool native, Pool& pool) {
+  // take() calls these with the lock held.
   take(
-      ledger_, pool.column, 0, [] { return CUDA_SUCCESS; }, [&] { return grown(native, pool); },
-      [&](uint64_t more) { grew(pool, more); }, [] {});
+      ledger_, pool.column, 0, [] { return CUDA_SUCCESS; }, [&]() WITHOUT_LOCK_CHECK { return grown(native, pool); },
+      [&](uint64_t more) WITHOUT_LOCK_CHECK { grew(pool, more); }, [] {});
 }
 
 bool PoolCharges::has_room(CUmemoryPool native, const Pool& pool, uint64_t bytes) const {
@@ -188,7 +189,7 @@ void PoolCharges::settle_all() {
 
 void PoolCharges::memory_was_freed() {
   unsettled_.store(true, std::memory_order_relaxed);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (pools_.empty() || (charged_ && freed_)) return;
   charged_ = freed_ = true;
   if (!poller_.joinable() && !ending_) poller_ = std::thread([this] { poll(); });
@@ -200,12 +201,12 @@ void PoolCharges::memory_was_freed() {
 bool PoolCharges::anything_to_shrink() {
   std::vector<std::pair<CUmemoryPool, std::shared_ptr<Pool>>> all;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     all.assign(pools_.begin(), pools_.end());
   }
   bool more = false;
   for (auto& [native, pool] : all) {
-    std::lock_guard lock(pool->mutex);
+    MutexLock lock(pool->mutex);
     shrink(native, *pool);
     more |= pool->charged != 0;
     if (!pool->dying || attribute(native, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) != 0) continue;
@@ -216,10 +217,11 @@ bool PoolCharges::anything_to_shrink() {
 }
 
 void PoolCharges::poll() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (unsigned quiet = 0;;) {
-    changed_.wait(lock, [&] { return charged_ || ending_; });
-    changed_.wait_for(lock, quiet < kPoolPolls ? kPoolPollMs : kPoolPollSlowMs, [&] { return ending_; });
+    changed_.wait(lock.native(), [&]() REQUIRES(mutex_) { return charged_ || ending_; });
+    changed_.wait_for(lock.native(), quiet < kPoolPolls ? kPoolPollMs : kPoolPollSlowMs,
+                      [&]() REQUIRES(mutex_) { return ending_; });
     if (ending_) return;
     quiet = std::exchange(freed_, false) ? 0 : quiet + 1;
     lock.unlock();

@@ -7,10 +7,10 @@
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <unordered_map>
 
+#include "protocol/threads/mutex.hpp"
 #include "server/ledger/worker/take.hpp"
 
 namespace gpuwire::server {
@@ -31,14 +31,16 @@ class PoolCharges {
   template <class Allocate>
   CUresult allocate(CUmemoryPool native, uint64_t bytes, CUdeviceptr* address, CUstream stream, Allocate&& allocate) {
     auto pool = find(native);
-    std::lock_guard lock(pool->mutex);
+    MutexLock lock(pool->mutex);
     if (pool->foreign) return allocate();
     shrink(native, *pool);
     bool called = false;
-    auto within = [&](uint64_t most) {
+    auto within = [&](uint64_t most) REQUIRES(pool->mutex) {
+      // take() calls these with the lock held.
       CUresult result = take(
-          ledger_, pool->column, most, [&] { return called = true, allocate(); }, [&] { return grown(native, *pool); },
-          [&](uint64_t more) { grew(*pool, more); }, [&] { take_back(native, *address, stream); });
+          ledger_, pool->column, most, [&] { return called = true, allocate(); },
+          [&]() WITHOUT_LOCK_CHECK { return grown(native, *pool); },
+          [&](uint64_t more) WITHOUT_LOCK_CHECK { grew(*pool, more); }, [&] { take_back(native, *address, stream); });
       if (called && result != CUDA_SUCCESS) absorb(native, *pool);
       return result;
     };
@@ -74,10 +76,10 @@ class PoolCharges {
 
  private:
   struct Pool {
-    std::mutex mutex;  // held over a call that allocates, and its charge; taken before the ledger's
+    Mutex mutex;  // held over a call that allocates, and its charge; taken before the ledger's
     uint32_t column = 0;
-    uint64_t charged = 0;
-    bool foreign = false, left = false, dying = false;
+    uint64_t charged GUARDED_BY(mutex) = 0;
+    bool foreign GUARDED_BY(mutex) = false, left GUARDED_BY(mutex) = false, dying GUARDED_BY(mutex) = false;
   };
   std::shared_ptr<Pool> find(CUmemoryPool native);
   std::shared_ptr<Pool> find_if_known(CUmemoryPool native);
@@ -85,17 +87,17 @@ class PoolCharges {
   uint64_t attribute(CUmemoryPool native, CUmemPool_attribute attribute) const;
   // Returns the largest growth of a pool for an allocation.
   uint64_t growth(uint64_t bytes) const;
-  // Lock: the pool's mutex. grown() returns the memory beyond the charge; grew() adds to the charge; absorb() charges
+  // grown() returns the memory beyond the charge; grew() adds to the charge; absorb() charges
   // the growth after a call, regardless of its result.
-  uint64_t grown(CUmemoryPool native, const Pool& pool) const;
-  void grew(Pool& pool, uint64_t bytes);
-  void absorb(CUmemoryPool native, Pool& pool);
-  bool has_room(CUmemoryPool native, const Pool& pool, uint64_t bytes) const;
-  void trim(CUmemoryPool native, Pool& pool);
+  uint64_t grown(CUmemoryPool native, const Pool& pool) const REQUIRES(pool.mutex);
+  void grew(Pool& pool, uint64_t bytes) REQUIRES(pool.mutex);
+  void absorb(CUmemoryPool native, Pool& pool) REQUIRES(pool.mutex);
+  bool has_room(CUmemoryPool native, const Pool& pool, uint64_t bytes) const REQUIRES(pool.mutex);
+  void trim(CUmemoryPool native, Pool& pool) REQUIRES(pool.mutex);
   void take_back(CUmemoryPool native, CUdeviceptr address, CUstream stream) const;
   // Lowers the charge to the pool's present memory.
-  void shrink(CUmemoryPool native, Pool& pool);
-  void charge(Pool& pool, uint64_t bytes);
+  void shrink(CUmemoryPool native, Pool& pool) REQUIRES(pool.mutex);
+  void charge(Pool& pool, uint64_t bytes) REQUIRES(pool.mutex);
   void forget(CUmemoryPool native);
   void leave_devices(CUmemoryPool native);
   void settle_all();
@@ -104,14 +106,14 @@ class PoolCharges {
 
   LedgerParts& parts_;
   SessionLedger& ledger_;
-  std::mutex mutex_;  // guards the map and the thread's state; never held during a driver call
-  std::unordered_map<CUmemoryPool, std::shared_ptr<Pool>> pools_;
+  Mutex mutex_;  // never held during a driver call
+  std::unordered_map<CUmemoryPool, std::shared_ptr<Pool>> pools_ GUARDED_BY(mutex_);
   std::atomic<bool> unsettled_{
       false};  // a free was seen since the last settlement; a hint for the same calls, so relaxed
   std::condition_variable changed_;
-  bool charged_ = false, freed_ = false,
-       ending_ = false;  // something may shrink; something was freed since the last look
-  std::thread poller_;   // started by the first free
+  bool charged_ GUARDED_BY(mutex_) = false, freed_ GUARDED_BY(mutex_) = false,
+                ending_ GUARDED_BY(mutex_) = false;  // something may shrink; something was freed since the last look
+  std::thread poller_;                               // started by the first free
 };
 
 }  // namespace gpuwire::server

@@ -86,7 +86,7 @@ bool SessionLedger::user_within_limit(uint32_t column) const {
 
 bool SessionLedger::try_reserve(uint32_t column, uint64_t bytes) {
   PageColumn& of = page_.column[column];
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   // Within the reservation only this session's used word changes, and not the held memory; other threads of the session
   // can only lower the word.
   if (growth(column, bytes) == 0) {

@@ -6,8 +6,8 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
-#include <mutex>
 
+#include "protocol/threads/mutex.hpp"
 #include "server/ledger/page/tenant_page.hpp"
 #include "server/ledger/page/user_page.hpp"
 
@@ -113,7 +113,7 @@ class SessionLedger {
   // A copy of the session's reservation, so that later writes of other workers to the page cannot raise it.
   std::array<uint64_t, kPageColumns> reserved_{};
   const std::chrono::milliseconds kept_wait_;
-  std::mutex mutex_;  // one thread of the process takes the turn
+  Mutex mutex_;  // one thread of the process takes the turn
 };
 
 }  // namespace gpuwire::server

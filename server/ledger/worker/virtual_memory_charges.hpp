@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 
+#include "protocol/threads/mutex.hpp"
 #include "server/ledger/worker/session_ledger.hpp"
 
 namespace gpuwire::server {
@@ -39,15 +39,14 @@ class VirtualMemoryCharges {
     uint64_t bytes = 0;
     std::shared_ptr<Physical> physical;
   };
-  // Lock: mutex_.
-  std::shared_ptr<Physical> at(CUdeviceptr address) const;
-  void leave(Physical& physical);
-  void give_back_if_unused(const Physical& physical);
+  std::shared_ptr<Physical> at(CUdeviceptr address) const REQUIRES(mutex_);
+  void leave(Physical& physical) REQUIRES(mutex_);
+  void give_back_if_unused(const Physical& physical) REQUIRES(mutex_);
 
   SessionLedger& ledger_;
-  std::mutex mutex_;  // a leaf
-  std::unordered_map<CUmemGenericAllocationHandle, std::shared_ptr<Physical>> handles_;
-  std::map<CUdeviceptr, Mapping> mappings_;
+  Mutex mutex_;  // a leaf
+  std::unordered_map<CUmemGenericAllocationHandle, std::shared_ptr<Physical>> handles_ GUARDED_BY(mutex_);
+  std::map<CUdeviceptr, Mapping> mappings_ GUARDED_BY(mutex_);
 };
 
 }  // namespace gpuwire::server

@@ -22,7 +22,7 @@ void ContextCharges::give_back(CUdevice device, uint64_t bytes) {
 }
 
 void ContextCharges::created(CUcontext context, CUdevice device, uint64_t bytes, uint64_t host_bytes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   contexts_[context] = {.device = device, .bytes = bytes, .host_bytes = host_bytes};
 }
 
@@ -35,7 +35,7 @@ void ContextCharges::gone(CUcontext context) {
   parts_.pools->memory_was_freed();
   parts_.graphs->settle();
   parts_.graphs->drop(context);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = contexts_.find(context);
   if (found == contexts_.end()) return;
   uint64_t bytes = found->second.bytes;
@@ -49,7 +49,7 @@ void ContextCharges::gone(CUcontext context) {
 }
 
 bool ContextCharges::charge_warm_primary() {
-  std::lock_guard lock(primaries_mutex_);
+  MutexLock lock(primaries_mutex_);
   CUcontext context = nullptr;
   // The context's host memory was allocated before the session.
   CUresult result = create_with(0, &context, 0, [&] {
@@ -61,7 +61,7 @@ bool ContextCharges::charge_warm_primary() {
 }
 
 CUresult ContextCharges::retain_primary(CUcontext* context, CUdevice device) {
-  std::lock_guard lock(primaries_mutex_);
+  MutexLock lock(primaries_mutex_);
   auto retain = [&] { return parts_.driver.cuDevicePrimaryCtxRetain(context, device); };
   if (primaries_.contains(device)) return retain();
   CUresult result = create(context, device, retain);
@@ -83,18 +83,18 @@ CUresult ContextCharges::ended(CUdevice device, CUresult result) {
 }
 
 CUresult ContextCharges::release_primary(CUdevice device) {
-  std::lock_guard lock(primaries_mutex_);
+  MutexLock lock(primaries_mutex_);
   return ended(device, parts_.driver.cuDevicePrimaryCtxRelease_v2(device));
 }
 
 CUresult ContextCharges::reset_primary(CUdevice device) {
-  std::lock_guard lock(primaries_mutex_);
+  MutexLock lock(primaries_mutex_);
   return ended(device, parts_.driver.cuDevicePrimaryCtxReset_v2(device));
 }
 
 std::optional<Place> ContextCharges::place_of(CUcontext context) const {
   context = owner(context);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = contexts_.find(context);
   if (found == contexts_.end()) return std::nullopt;
   auto column = parts_.column(found->second.device);
@@ -102,7 +102,7 @@ std::optional<Place> ContextCharges::place_of(CUcontext context) const {
 }
 
 CUcontext ContextCharges::primary(CUdevice device) {
-  std::lock_guard lock(primaries_mutex_);
+  MutexLock lock(primaries_mutex_);
   auto found = primaries_.find(device);
   return found == primaries_.end() ? nullptr : found->second;
 }
@@ -135,7 +135,7 @@ ContextCharges::Limit* ContextCharges::limit_of(CUcontext context, CUdevice devi
   size_t now = 0;
   auto get = parts_.driver.cuCtxGetLimit;
   if (!get || get(&now, limit) != CUDA_SUCCESS) return nullptr;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Charged& charged = contexts_.try_emplace(context, Charged{.device = device}).first->second;
   return &charged.limits.try_emplace(limit, Limit{.fresh = limit_bytes(device, limit, now)}).first->second;
 }
@@ -143,7 +143,7 @@ ContextCharges::Limit* ContextCharges::limit_of(CUcontext context, CUdevice devi
 CUresult ContextCharges::set_limit(CUlimit limit, size_t value) {
   Place place;
   if (CUresult error = parts_.here(place)) return error;
-  std::lock_guard lock(limits_mutex_);
+  MutexLock lock(limits_mutex_);
   Limit* known = limit_of(place.context, place.device, limit);
   if (!known) return parts_.driver.cuCtxSetLimit(limit, value);
   auto beyond = [&](uint64_t at) {
@@ -185,10 +185,11 @@ CUresult ContextCharges::set_limit(CUlimit limit, size_t value) {
 
 CUresult ContextCharges::create_green(CUgreenCtx* green, CUdevResourceDesc descriptor, CUdevice device,
                                       unsigned flags) {
-  std::lock_guard primaries(primaries_mutex_);
+  MutexLock primaries(primaries_mutex_);
   auto column = parts_.column(device);
   // A green context retains its primary context, which must exist already, because it is charged at its creation.
-  if (!column || !primaries_.contains(device)) return CUDA_ERROR_INVALID_CONTEXT;
+  auto primary = primaries_.find(device);
+  if (!column || primary == primaries_.end()) return CUDA_ERROR_INVALID_CONTEXT;
   const uint64_t most = parts_.software ? 0 : kGreenContextBytes;
   CUcontext context = nullptr;
   auto make = [&] {
@@ -202,17 +203,17 @@ CUresult ContextCharges::create_green(CUgreenCtx* green, CUdevResourceDesc descr
   return take(
       parts_.ledger, *column, most, make, [&] { return most; },
       [&](uint64_t bytes) {
-        std::lock_guard lock(mutex_);
-        greens_[context] = {.handle = *green, .primary = primaries_[device], .device = device, .bytes = bytes};
+        MutexLock lock(mutex_);
+        greens_[context] = {.handle = *green, .primary = primary->second, .device = device, .bytes = bytes};
       },
       [] {});
 }
 
 CUresult ContextCharges::destroy_green(CUgreenCtx green) {
-  std::lock_guard primaries(primaries_mutex_);
+  MutexLock primaries(primaries_mutex_);
   CUdevice device = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto found = std::ranges::find_if(greens_, [&](const auto& entry) { return entry.second.handle == green; });
     if (found == greens_.end()) return CUDA_ERROR_INVALID_CONTEXT;
     device = found->second.device;
@@ -221,7 +222,7 @@ CUresult ContextCharges::destroy_green(CUgreenCtx green) {
   if (result != CUDA_SUCCESS) return result;
   uint64_t bytes = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto found = std::ranges::find_if(greens_, [&](const auto& entry) { return entry.second.handle == green; });
     bytes = found->second.bytes;
     greens_.erase(found);
@@ -231,7 +232,7 @@ CUresult ContextCharges::destroy_green(CUgreenCtx green) {
 }
 
 CUcontext ContextCharges::owner(CUcontext context) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = greens_.find(context);
   return found == greens_.end() ? context : found->second.primary;
 }
@@ -239,7 +240,7 @@ CUcontext ContextCharges::owner(CUcontext context) const {
 CUresult ContextCharges::reserve_frames(uint64_t bytes_per_thread) {
   Place place;
   if (CUresult error = parts_.here(place)) return error;
-  std::lock_guard lock(limits_mutex_);
+  MutexLock lock(limits_mutex_);
   Limit* known = limit_of(place.context, place.device, CU_LIMIT_STACK_SIZE);
   if (!known) return CUDA_SUCCESS;
   uint64_t wanted = limit_bytes(place.device, CU_LIMIT_STACK_SIZE, bytes_per_thread);

@@ -21,7 +21,7 @@ uint64_t GraphCharges::attribute(CUdevice device, CUgraphMem_attribute attribute
 }
 
 GraphCharges::Needs GraphCharges::needs(CUgraphExec exec) {
-  std::lock_guard lock(execs_mutex_);
+  MutexLock lock(execs_mutex_);
   auto found = execs_.find(exec);
   return found == execs_.end() ? Needs{} : found->second.allocations;
 }
@@ -51,7 +51,7 @@ void GraphCharges::settle(CUdevice device) {
 
 void GraphCharges::settle() {
   if (!any()) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (size_t device = 0; device < charged_.size(); ++device) settle(CUdevice(device));
 }
 
@@ -70,7 +70,7 @@ CUresult GraphCharges::destroy(CUgraph graph) {
   CUresult result = unmake(bytes, [&] { return parts_.driver.cuGraphDestroy(graph); });
   settle();
   if (result != CUDA_SUCCESS) return result;
-  std::lock_guard lock(graphs_mutex_);
+  MutexLock lock(graphs_mutex_);
   if (bodies_.empty()) return result;
   for (CUgraphNode node : nodes) bodies_.erase(node);
   return result;
@@ -78,23 +78,23 @@ CUresult GraphCharges::destroy(CUgraph graph) {
 
 void GraphCharges::capturing(CUstream stream, CUgraph into) {
   const uint64_t bytes = graph_bytes(into);
-  std::lock_guard lock(graphs_mutex_);
+  MutexLock lock(graphs_mutex_);
   captures_into_[stream] = bytes;
 }
 
 std::pair<bool, uint64_t> GraphCharges::taken_from_capture(CUstream stream) {
-  std::lock_guard lock(graphs_mutex_);
+  MutexLock lock(graphs_mutex_);
   auto entry = captures_into_.extract(stream);
   return entry ? std::pair(true, entry.mapped()) : std::pair(false, uint64_t{0});
 }
 
 void GraphCharges::has_bodies(CUgraphNode node, std::vector<CUgraph> bodies) {
-  std::lock_guard lock(graphs_mutex_);
+  MutexLock lock(graphs_mutex_);
   bodies_[node] = std::move(bodies);
 }
 
 std::vector<CUgraph> GraphCharges::bodies(CUgraphNode node) const {
-  std::lock_guard lock(graphs_mutex_);
+  MutexLock lock(graphs_mutex_);
   auto found = bodies_.find(node);
   return found == bodies_.end() ? std::vector<CUgraph>{} : found->second;
 }
@@ -117,7 +117,7 @@ CUresult GraphCharges::place(const GraphBytes& bytes, Devices& device) {
 }
 
 CUresult GraphCharges::destroy(CUgraphExec exec) {
-  std::unique_lock lock(execs_mutex_);
+  MutexLock lock(execs_mutex_);
   auto entry = execs_.extract(exec);  // the driver may give the same number to another thread at once
   CUresult result = parts_.driver.cuGraphExecDestroy(exec);
   if (entry && result != CUDA_SUCCESS) execs_.insert(std::move(entry));
@@ -131,7 +131,7 @@ CUresult GraphCharges::destroy(CUgraphExec exec) {
 }
 
 void GraphCharges::drop(CUcontext context) {
-  std::lock_guard lock(execs_mutex_);
+  MutexLock lock(execs_mutex_);
   auto share = shares_.extract(context);
   if (!share) return;
   parts_.ledger.give_back(share.mapped().column, share.mapped().charged);

@@ -8,14 +8,14 @@
 namespace gpuwire::server {
 
 void LibraryCharges::loaded(CUlibrary library, VariableBytes bytes, const Place& place) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Library& fresh = libraries_[library] = {.bytes = bytes};
   fresh.contexts[place.context] = place.column;
   fresh.managed[place.column] = bytes.managed;
 }
 
 LibraryCharges::Libraries::node_type LibraryCharges::take_out(CUlibrary library) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto entry = libraries_.extract(library);
   if (entry) {
     for (CUkernel kernel : entry.mapped().kernels) kernels_.erase(kernel);
@@ -24,7 +24,7 @@ LibraryCharges::Libraries::node_type LibraryCharges::take_out(CUlibrary library)
 }
 
 void LibraryCharges::put_back(Libraries::node_type entry) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (CUkernel kernel : entry.mapped().kernels) kernels_[kernel] = entry.key();
   libraries_.insert(std::move(entry));
 }
@@ -35,13 +35,13 @@ void LibraryCharges::freed(const Library& library) {
 }
 
 void LibraryCharges::has_kernel(CUlibrary library, CUkernel kernel) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = libraries_.find(library);
   if (found != libraries_.end() && kernels_.emplace(kernel, library).second) found->second.kernels.push_back(kernel);
 }
 
 CUresult LibraryCharges::use_at(CUlibrary handle, const Place& place) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = libraries_.find(handle);
   if (found == libraries_.end()) return CUDA_SUCCESS;
   Library& library = found->second;
@@ -74,7 +74,7 @@ CUresult LibraryCharges::use(CUlibrary library) {
 }
 
 CUlibrary LibraryCharges::library_of(CUkernel kernel) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = kernels_.find(kernel);
   return found == kernels_.end() ? nullptr : found->second;
 }
@@ -93,7 +93,7 @@ CUresult LibraryCharges::use(CUkernel kernel, CUdevice device) {
 }
 
 void LibraryCharges::drop(CUcontext context) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto& [handle, library] : libraries_) {
     auto found = library.contexts.find(context);
     if (found == library.contexts.end()) continue;

@@ -54,7 +54,7 @@ CUresult stream_destroy(CUstream stream) {
 }  // namespace
 
 bool ContextCharges::take_spare_stream(CUcontext context) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = contexts_.find(context);
   if (found == contexts_.end() || found->second.spare_streams == 0) return false;
   --found->second.spare_streams;
@@ -63,7 +63,7 @@ bool ContextCharges::take_spare_stream(CUcontext context) {
 }
 
 void ContextCharges::keep_spare_stream(CUcontext context) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = contexts_.find(context);
   if (found == contexts_.end()) return;
   ++found->second.spare_streams;

@@ -8,7 +8,7 @@ void VirtualMemoryCharges::created(CUmemGenericAllocationHandle handle, uint32_t
   auto physical = std::make_shared<Physical>();
   physical->column = column;
   physical->bytes = bytes;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   handles_[handle] = std::move(physical);
 }
 
@@ -20,7 +20,7 @@ std::shared_ptr<VirtualMemoryCharges::Physical> VirtualMemoryCharges::at(CUdevic
 }
 
 void VirtualMemoryCharges::retained(CUmemGenericAllocationHandle handle, CUdeviceptr address) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto physical = at(address);
   if (!physical) return;
   ++physical->holders;
@@ -28,7 +28,7 @@ void VirtualMemoryCharges::retained(CUmemGenericAllocationHandle handle, CUdevic
 }
 
 void VirtualMemoryCharges::released(CUmemGenericAllocationHandle handle) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = handles_.find(handle);
   if (found == handles_.end()) return;
   auto physical = found->second;
@@ -37,7 +37,7 @@ void VirtualMemoryCharges::released(CUmemGenericAllocationHandle handle) {
 }
 
 void VirtualMemoryCharges::mapped(CUdeviceptr address, uint64_t bytes, CUmemGenericAllocationHandle handle) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = handles_.find(handle);
   if (found == handles_.end()) return;
   ++found->second->mappings;
@@ -45,7 +45,7 @@ void VirtualMemoryCharges::mapped(CUdeviceptr address, uint64_t bytes, CUmemGene
 }
 
 void VirtualMemoryCharges::unmapped(CUdeviceptr address, uint64_t bytes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto first = mappings_.lower_bound(address);
   auto last = first;
   for (; last != mappings_.end() && last->first - address < bytes; ++last) {
@@ -62,13 +62,13 @@ void VirtualMemoryCharges::leave(Physical& physical) {
 }
 
 void VirtualMemoryCharges::leave(CUmemGenericAllocationHandle handle) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = handles_.find(handle);
   if (found != handles_.end()) leave(*found->second);
 }
 
 void VirtualMemoryCharges::leave_mapped(CUdeviceptr address) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (auto physical = at(address)) leave(*physical);
 }
 
