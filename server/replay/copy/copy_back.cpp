@@ -41,7 +41,7 @@ void CopyBack::add(CUcontext context, CopyFromDeviceState copy) {
   auto shared = std::make_shared<CopyFromDeviceState>(std::move(copy));
   CUevent event = shared->done.get();
   {
-    std::lock_guard lock(list_);
+    MutexLock lock(list_);
     copies_.push_back(shared);
     count_.store(copies_.size(), std::memory_order_release);
   }
@@ -53,14 +53,14 @@ void CopyBack::add(CUcontext context, CopyFromDeviceState copy) {
 
 void CopyBack::deliver_finished() {
   if (count_.load(std::memory_order_acquire) == 0) return;
-  std::lock_guard delivering(delivering_);
+  MutexLock delivering(delivering_);
   struct Candidate {
     std::shared_ptr<CopyFromDeviceState> copy;
     CUresult result = CUDA_ERROR_NOT_READY;
   };
   std::vector<Candidate> candidates;
   {
-    std::lock_guard lock(list_);
+    MutexLock lock(list_);
     for (auto& copy : copies_) candidates.push_back({copy});
   }
   // Returns whether the poll found a finished reply behind copies that were unfinished when they were polled. The reply
@@ -86,15 +86,15 @@ void CopyBack::deliver_finished() {
     if (copy->called) result = settle(replay_, copy->done.get(), result);
     send_copy(replay_, *copy, result);
     copy->block = {};
-    std::lock_guard lock(list_);
+    MutexLock lock(list_);
     std::erase(copies_, copy);
     count_.store(copies_.size(), std::memory_order_release);
   }
 }
 
 void CopyBack::clear() {
-  std::lock_guard delivering(delivering_);
-  std::lock_guard lock(list_);
+  MutexLock delivering(delivering_);
+  MutexLock lock(list_);
   copies_.clear();
   count_.store(0, std::memory_order_release);
 }

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 
+#include "protocol/threads/mutex.hpp"
 #include "server/replay/stream/event_pool.hpp"
 #include "server/replay/copy/staging.hpp"
 
@@ -45,9 +45,9 @@ class CopyBack {
  private:
   Replay& replay_;
   // taken before list_; held while sending, so that no thread overtakes a copy that is being sent
-  std::mutex delivering_;
-  std::mutex list_;
-  std::deque<std::shared_ptr<CopyFromDeviceState>> copies_;
+  Mutex delivering_;
+  Mutex list_;
+  std::deque<std::shared_ptr<CopyFromDeviceState>> copies_ GUARDED_BY(list_);
   // Size of copies_, changed under list_: read without it to skip both locks. Acquire/release pairs add() and
   // deliver_finished(): the executor always sees its own additions, and it starts any other thread that must see an
   // addition after making it.

@@ -49,14 +49,14 @@ size_t StagingPool::class_of(size_t bytes) {
 StagingBlock StagingPool::take(size_t bytes, bool urgent) {
   StagingBlock block;
   if (bytes == 0 || bytes > kStagingBlockBytesMax) return block;
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (abandoned_) return block;
   size_t size_class = class_of(bytes);
   size_t limit = urgent ? urgent_bytes_max_ : bytes_max_;
-  if (free_[size_class].empty() && !add_slab(lock, size_class, limit)) {
+  if (free_[size_class].empty() && !add_slab(size_class, limit)) {
     // Blocks of other sizes fill the pool: its unused slabs make room.
-    release_unused_slabs(lock);
-    if (free_[size_class].empty() && !add_slab(lock, size_class, limit)) return block;
+    release_unused_slabs();
+    if (free_[size_class].empty() && !add_slab(size_class, limit)) return block;
   }
   FreeBlock free = free_[size_class].back();
   free_[size_class].pop_back();
@@ -87,15 +87,15 @@ void StagingPool::end(Slab& slab, bool registered) const {
   munmap(slab.data, slab.bytes);
 }
 
-bool StagingPool::add_slab(Lock& lock, size_t size_class, size_t limit) {
+bool StagingPool::add_slab(size_t size_class, size_t limit) {
   size_t block_bytes = kStagingBlockBytesMin << size_class;
   Slab slab{.bytes = std::max(block_bytes, kStagingSlabBytes), .block_bytes = block_bytes};
   const size_t bytes = slab.bytes;
   if (slab_bytes_ + bytes > limit) return false;
   slab_bytes_ += bytes;
-  lock.unlock();
+  mutex_.unlock();
   bool made = make(slab);
-  lock.lock();
+  mutex_.lock();
   if (made && abandoned_) {  // the context has ended meanwhile, and the registration with it
     end(slab, false);
     made = false;
@@ -116,15 +116,15 @@ void StagingPool::add_blocks(Slab slab, size_t size_class) {
 }
 
 void StagingPool::give(std::byte* data, size_t capacity, size_t slab) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   free_[class_of(capacity)].push_back({data, slab});
   --slabs_[slab].taken;
   --taken_;
 }
 
-void StagingPool::release_unused_slabs(Lock& lock) {
+void StagingPool::release_unused_slabs() {
   for (auto& blocks : free_) {
-    std::erase_if(blocks, [&](const FreeBlock& block) { return slabs_[block.slab].taken == 0; });
+    std::erase_if(blocks, [&](const FreeBlock& block) REQUIRES(mutex_) { return slabs_[block.slab].taken == 0; });
   }
   std::vector<Slab> unused;
   for (Slab& slab : slabs_) {
@@ -133,28 +133,28 @@ void StagingPool::release_unused_slabs(Lock& lock) {
   if (unused.empty()) return;
   const bool registered = !abandoned_;
   size_t bytes = 0;
-  lock.unlock();
+  mutex_.unlock();
   for (Slab& slab : unused) {
     end(slab, registered);
     bytes += slab.bytes;
   }
-  lock.lock();
+  mutex_.lock();
   slab_bytes_ -= bytes;
 }
 
 void StagingPool::abandon() {
-  Lock lock(mutex_);
-  release_unused_slabs(lock);
+  MutexLock lock(mutex_);
+  release_unused_slabs();
   abandoned_ = true;
 }
 
 size_t StagingPool::slab_bytes() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return slab_bytes_;
 }
 
 size_t StagingPool::taken_blocks() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return taken_;
 }
 

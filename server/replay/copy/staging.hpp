@@ -3,9 +3,9 @@
 
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "protocol/threads/mutex.hpp"
 #include "server/base/host_memory.hpp"
 
 namespace gpuwire::server {
@@ -90,12 +90,11 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   static constexpr size_t kClasses = 11;
   static size_t class_of(size_t bytes);
 
-  using Lock = std::unique_lock<std::mutex>;
   void give(std::byte* data, size_t capacity, size_t slab);
   // Both functions release the lock temporarily. add_slab() returns true if there is a free block of the class.
-  bool add_slab(Lock& lock, size_t size_class, size_t limit);
-  void release_unused_slabs(Lock& lock);
-  void add_blocks(Slab slab, size_t size_class);
+  bool add_slab(size_t size_class, size_t limit) REQUIRES(mutex_);
+  void release_unused_slabs() REQUIRES(mutex_);
+  void add_blocks(Slab slab, size_t size_class) REQUIRES(mutex_);
   // Precondition of both: no list has the slab.
   bool make(Slab& slab) const;
   void end(Slab& slab, bool registered) const;
@@ -104,12 +103,12 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   HostMemory* const account_;
   const size_t bytes_max_;
   const size_t urgent_bytes_max_;
-  mutable std::mutex mutex_;
-  std::vector<Slab> slabs_;  // an empty entry is free to be used again
-  std::vector<FreeBlock> free_[kClasses];
-  size_t slab_bytes_ = 0;  // includes slabs that are being made or ended
-  size_t taken_ = 0;
-  bool abandoned_ = false;
+  mutable Mutex mutex_;
+  std::vector<Slab> slabs_ GUARDED_BY(mutex_);  // an empty entry is free to be used again
+  std::vector<FreeBlock> free_[kClasses] GUARDED_BY(mutex_);
+  size_t slab_bytes_ GUARDED_BY(mutex_) = 0;  // includes slabs that are being made or ended
+  size_t taken_ GUARDED_BY(mutex_) = 0;
+  bool abandoned_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gpuwire::server

@@ -23,17 +23,17 @@ namespace gpuwire::server {
 
 namespace {
 
-constexpr uint64_t kPageBytes = 4096;
+constexpr uint64_t kBlockPageBytes = 4096;
 
 }  // namespace
 
 CUresult GraphMemory::create(uint64_t number, uint64_t bytes, uint64_t& place) {
   if (bytes == 0 || bytes > wire::kRegionBytesMax) return CUDA_ERROR_INVALID_VALUE;
   Block block;
-  block.mapped_bytes = (bytes + kPageBytes - 1) & ~(kPageBytes - 1);
+  block.mapped_bytes = (bytes + kBlockPageBytes - 1) & ~(kBlockPageBytes - 1);
   block.charge = HostCharge(replay_.host_memory());
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (blocks_.contains(number)) return CUDA_ERROR_INVALID_VALUE;
     if (!block.charge.grow(bytes) || !(block.shadow = ZeroedMemory(bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
     block.memory = take_destroyed(block.mapped_bytes);
@@ -47,7 +47,7 @@ CUresult GraphMemory::create(uint64_t number, uint64_t bytes, uint64_t& place) {
     return error;
   }
   place = reinterpret_cast<uint64_t>(block.memory);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   mapped_bytes_ += block.mapped_bytes;
   blocks_.emplace(number, std::move(block));
   return CUDA_SUCCESS;
@@ -78,7 +78,7 @@ std::byte* GraphMemory::take_destroyed(uint64_t mapped_bytes) {
 }
 
 CUresult GraphMemory::destroy(uint64_t number) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = blocks_.find(number);
   if (found == blocks_.end() || found->second.destroyed) return CUDA_ERROR_INVALID_VALUE;
   found->second.destroyed = true;
@@ -90,13 +90,13 @@ CUresult GraphMemory::destroy(uint64_t number) {
 // client would block the executor. So no lock is held during the call, and no work is in flight.
 void GraphMemory::release_destroyed() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (destroyed_ == 0) return;
   }
   if (!at_rest(replay_)) return;
   std::vector<Block> released;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (auto at = blocks_.begin(); at != blocks_.end();) {
       if (!at->second.destroyed || at->second.running != 0) {
         ++at;
@@ -117,14 +117,14 @@ void GraphMemory::release_destroyed() {
 
 bool GraphMemory::write(uint64_t number, uint64_t offset, std::span<const std::byte> bytes,
                         std::span<const uint8_t> mask) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = blocks_.find(number);
   return found != blocks_.end() &&
          wire::apply_changes(found->second.memory, found->second.shadow.bytes(), offset, bytes, mask);
 }
 
 bool GraphMemory::launched(const std::vector<uint64_t>& numbers) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (uint64_t number : numbers) {
     auto found = blocks_.find(number);
     if (found == blocks_.end() || found->second.destroyed) return false;
@@ -135,13 +135,13 @@ bool GraphMemory::launched(const std::vector<uint64_t>& numbers) {
 }
 
 void GraphMemory::ended(const std::vector<uint64_t>& numbers) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (uint64_t number : numbers) --blocks_.find(number)->second.running;
   running_.fetch_sub(1, std::memory_order_release);
 }
 
 bool GraphMemory::take_next(Place& place, Place& of, std::vector<wire::ByteChanges>& changes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto at = blocks_.lower_bound(place.number);
   if (at != blocks_.end() && at->first != place.number) place.offset = 0;
   while (at != blocks_.end() && (at->second.running == 0 || place.offset >= at->second.shadow.bytes().size())) {
@@ -160,7 +160,7 @@ bool GraphMemory::take_next(Place& place, Place& of, std::vector<wire::ByteChang
 
 void GraphMemory::deliver() {
   if (!any_running()) return;
-  std::lock_guard delivering(delivering_);
+  MutexLock delivering(delivering_);
   std::vector<wire::ByteChanges> changes;
   for (Place place, of; take_next(place, of, changes); changes.clear()) {
     for (const wire::ByteChanges& change : changes)
@@ -171,7 +171,7 @@ void GraphMemory::deliver() {
 }
 
 void GraphMemory::clear() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto& [number, block] : blocks_) munmap(block.memory, block.mapped_bytes);
   blocks_.clear();
   mapped_bytes_ = 0;

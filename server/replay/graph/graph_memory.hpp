@@ -6,12 +6,12 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <span>
 #include <vector>
 
 #include <capnp/list.h>
 
+#include "protocol/threads/mutex.hpp"
 #include "protocol/wire/byte_changes.hpp"
 #include "server/base/host_memory.hpp"
 #include "server/base/zeroed_memory.hpp"
@@ -59,24 +59,24 @@ class GraphMemory {
     bool destroyed = false;
   };
   CUresult map(Block& block) const;
-  // Lock: mutex_. Removes an unused destroyed block of this length and returns its memory, or null if there is none.
-  std::byte* take_destroyed(uint64_t mapped_bytes);
+  // Removes an unused destroyed block of this length and returns its memory, or null if there is none.
+  std::byte* take_destroyed(uint64_t mapped_bytes) REQUIRES(mutex_);
 
   // Place and take_next() do for blocks of running launches what those of HostRegions do for regions.
   struct Place {
     uint64_t number = 0, offset = 0;
   };
-  bool take_next(Place& place, Place& of, std::vector<wire::ByteChanges>& changes);
+  bool take_next(Place& place, Place& of, std::vector<wire::ByteChanges>& changes) REQUIRES(delivering_);
 
   Replay& replay_;
   // Held while sending, so that the next answering thread finds the data sent. Sending waits for room, which comes with
   // the client's next frames; so the thread that reads those frames and writes their data to blocks takes `mutex_`
   // alone.
-  std::mutex delivering_;
-  std::mutex mutex_;                  // a leaf, not held while the driver is called
-  std::map<uint64_t, Block> blocks_;  // by number
-  uint64_t mapped_bytes_ = 0;
-  size_t destroyed_ = 0;  // the number of destroyed blocks
+  Mutex delivering_;
+  Mutex mutex_;                                          // a leaf, not held while the driver is called
+  std::map<uint64_t, Block> blocks_ GUARDED_BY(mutex_);  // by number
+  uint64_t mapped_bytes_ GUARDED_BY(mutex_) = 0;
+  size_t destroyed_ GUARDED_BY(mutex_) = 0;  // the number of destroyed blocks
   // Running launches; changed under mutex_. Acquire/release: a thread that answers for a launch was started after the
   // launch was counted.
   std::atomic<size_t> running_{0};

@@ -122,6 +122,7 @@ CUresult HostRegions::check_new(uint64_t address, uint64_t bytes) const {
       bytes > wire::kRegionAddressMax - address) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  MutexLock lock(mutex_);
   if (regions_.size() >= wire::kRegionsMax || bytes > wire::kRegionBytesMax) return CUDA_ERROR_OUT_OF_MEMORY;
   auto next = regions_.lower_bound(address);
   bool overlaps = (next != regions_.end() && next->first < address + bytes) ||
@@ -142,7 +143,7 @@ CUresult HostRegions::create(uint64_t address, uint64_t bytes, Users users) {
   }
   // Pages that existed before may contain data of another region.
   std::memset(reinterpret_cast<void*>(address), 0, bytes);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   regions_.emplace(address, std::move(region));
   if (users == Users::kernels)
     mirrored_.store(mirrored_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
@@ -150,7 +151,7 @@ CUresult HostRegions::create(uint64_t address, uint64_t bytes, Users users) {
 }
 
 bool HostRegions::open_to_kernels(uint64_t address) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = regions_.find(address);
   if (found == regions_.end() || !found->second.shadow) return false;
   if (std::exchange(found->second.users, Users::kernels) == Users::graphs)
@@ -168,7 +169,7 @@ CUresult HostRegions::create_shared(uint64_t address, uint64_t bytes, const Owne
   if (overlaps) return CUDA_ERROR_NOT_SUPPORTED;
   if (CUresult error = make_pages(address, end, memory.get())) return error;
   pages_.at(address).regions = 1;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   regions_.emplace(address, Region{.bytes = bytes});
   return CUDA_SUCCESS;
 }
@@ -176,7 +177,7 @@ CUresult HostRegions::create_shared(uint64_t address, uint64_t bytes, const Owne
 CUresult HostRegions::destroy(uint64_t address) {
   uint64_t bytes = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto found = regions_.find(address);
     if (found == regions_.end()) return CUDA_ERROR_INVALID_VALUE;
     bytes = found->second.bytes;
@@ -189,7 +190,7 @@ CUresult HostRegions::destroy(uint64_t address) {
 }
 
 bool HostRegions::holds_shared(uint64_t address, uint64_t bytes) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto at = regions_.upper_bound(address);
   if (at == regions_.begin()) return false;
   const auto& [base, region] = *--at;
@@ -207,7 +208,7 @@ HostRegions::Regions::iterator HostRegions::find_mirrored(const Range& range) {
 }
 
 bool HostRegions::launched(const std::vector<Range>& ranges) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const Range& range : ranges) {
     if (find_mirrored(range) == regions_.end()) return false;
   }
@@ -217,7 +218,7 @@ bool HostRegions::launched(const std::vector<Range>& ranges) {
 }
 
 void HostRegions::ended(const std::vector<Range>& ranges) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const Range& range : ranges) {
     if (auto found = launched_.find(range); found != launched_.end() && --found->second == 0) launched_.erase(found);
   }
@@ -226,14 +227,14 @@ void HostRegions::ended(const std::vector<Range>& ranges) {
 
 bool HostRegions::write(uint64_t address, uint64_t offset, std::span<const std::byte> bytes,
                         std::span<const uint8_t> mask) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = regions_.find(address);
   return found != regions_.end() && found->second.shadow &&
          wire::apply_changes(reinterpret_cast<std::byte*>(address), found->second.shadow.bytes(), offset, bytes, mask);
 }
 
 bool HostRegions::take_next(Place& place, Place& of, std::vector<wire::ByteChanges>& changes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto at = regions_.lower_bound(place.address);
   if (at != regions_.end() && at->first != place.address) place.offset = 0;
   while (at != regions_.end() &&
@@ -250,7 +251,7 @@ bool HostRegions::take_next(Place& place, Place& of, std::vector<wire::ByteChang
 }
 
 bool HostRegions::take_next_launched(Range& range, Place& place, Place& of, std::vector<wire::ByteChanges>& changes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto at = launched_.lower_bound(range);
   auto region = regions_.end();
   for (; at != launched_.end(); ++at, place.offset = 0) {
@@ -286,7 +287,7 @@ void HostRegions::send(const Place& of, const std::vector<wire::ByteChanges>& ch
 void HostRegions::deliver() {
   replay_.state().graph_memory().deliver();
   if (!any_mirrored() && !any_launched()) return;
-  std::lock_guard delivering(delivering_);
+  MutexLock delivering(delivering_);
   std::vector<wire::ByteChanges> changes;
   Range range;
   for (Place place, of; take_next_launched(range, place, of, changes); changes.clear()) send(of, changes);
@@ -294,7 +295,7 @@ void HostRegions::deliver() {
 }
 
 void HostRegions::clear() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto& [first, pages] : pages_) unmap(first, pages.end);
   pages_.clear();
   regions_.clear();

@@ -8,10 +8,10 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <span>
 #include <vector>
 
+#include "protocol/threads/mutex.hpp"
 #include "protocol/wire/byte_changes.hpp"
 #include "server/base/host_memory.hpp"
 #include "server/base/owned_descriptor.hpp"
@@ -75,8 +75,8 @@ class HostRegions {
     Users users = Users::kernels;
   };
   using Regions = std::map<uint64_t, Region>;
-  // Lock: mutex_. Returns the region with a shadow that contains all these bytes, or end().
-  Regions::iterator find_mirrored(const Range& range);
+  // Returns the region with a shadow that contains all these bytes, or end().
+  Regions::iterator find_mirrored(const Range& range) REQUIRES(mutex_);
   CUresult check_new(uint64_t address, uint64_t bytes) const;
   // A run of whole pages, mapped and registered at once. A program may register memory that begins in a page where
   // other registered memory ends: then the new region shares the existing pages, and maps those that are missing.
@@ -91,12 +91,12 @@ class HostRegions {
   struct Place {
     uint64_t address = 0, offset = 0;
   };
-  // Finds the changes in the next piece from `place` on, and advances `place`. False: there is no further piece. Lock:
-  // delivering_.
-  bool take_next(Place& place, Place& of, std::vector<wire::ByteChanges>& changes);
+  // Finds the changes in the next piece from `place` on, and advances `place`. False: there is no further
+  // piece.
+  bool take_next(Place& place, Place& of, std::vector<wire::ByteChanges>& changes) REQUIRES(delivering_);
   // take_next() for the bytes of launched graphs; `range`: the range that contains `place`.
-  bool take_next_launched(Range& range, Place& place, Place& of, std::vector<wire::ByteChanges>& changes);
-  // Lock: mutex_.
+  bool take_next_launched(Range& range, Place& place, Place& of, std::vector<wire::ByteChanges>& changes)
+      REQUIRES(delivering_);
   static void compare(Regions::iterator region, uint64_t offset, uint64_t bytes,
                       std::vector<wire::ByteChanges>& changes);
   void send(const Place& of, const std::vector<wire::ByteChanges>& changes);
@@ -106,11 +106,11 @@ class HostRegions {
   // Held while sending, so that the next answering thread finds the data sent. Sending waits for room, which comes with
   // the client's next frames; so the thread that reads those frames and writes their data to regions takes `mutex_`
   // alone.
-  std::mutex delivering_;
-  mutable std::mutex mutex_;  // a leaf
-  Regions regions_;           // by the client's address
+  Mutex delivering_;
+  mutable Mutex mutex_;                 // a leaf
+  Regions regions_ GUARDED_BY(mutex_);  // by the client's address
   // ranges in regions for graphs, with the number of running launches that use each
-  std::map<Range, unsigned> launched_;
+  std::map<Range, unsigned> launched_ GUARDED_BY(mutex_);
   // Executor only. The executor holds no lock while it calls the driver, because a callback in a graph may wait for the
   // lock, and the driver for the callback.
   std::map<uint64_t, Pages> pages_;  // by first page; disjoint

@@ -30,7 +30,7 @@ ModuleWork::ModuleWork(Replay& replay) : replay_(replay) {
 void ModuleWork::run(uint64_t handle, ModuleTask task) {
   bool start = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Lane& lane = lanes_[handle];
     lane.tasks.push_back(std::move(task));
     ++lane.open;
@@ -49,7 +49,7 @@ void ModuleWork::run(uint64_t handle, ModuleTask task) {
 void ModuleWork::serve(uint64_t handle) {
   for (;;) {
     while (serve_one(handle)) {}
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     // A task may have been added since.
     if (!lanes_[handle].tasks.empty()) continue;
     lanes_[handle].runs = false;
@@ -67,7 +67,7 @@ void ModuleWork::serve(uint64_t handle) {
 bool ModuleWork::serve_one(uint64_t handle) {
   ModuleTask task;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Lane& lane = lanes_[handle];
     if (lane.tasks.empty()) return false;
     task = std::move(lane.tasks.front());
@@ -75,7 +75,7 @@ bool ModuleWork::serve_one(uint64_t handle) {
   }
   task.drive();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     notes_.push_back({handle, std::move(task.note)});
     done_.store(true, std::memory_order_release);
     changed_.notify_all();
@@ -87,7 +87,7 @@ bool ModuleWork::serve_one(uint64_t handle) {
 void ModuleWork::run_notes() {
   std::vector<Noted> notes;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     notes.swap(notes_);
     done_.store(false, std::memory_order_relaxed);
     for (const Noted& noted : notes) {
@@ -100,15 +100,15 @@ void ModuleWork::run_notes() {
 
 void ModuleWork::await_note() {
   {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return !notes_.empty(); });
+    MutexLock lock(mutex_);
+    changed_.wait(lock.native(), [&]() REQUIRES(mutex_) { return !notes_.empty(); });
   }
   run_notes();
 }
 
 bool ModuleWork::busy(uint64_t handle) {
   settle();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = lanes_.find(handle);
   return found != lanes_.end() && found->second.open != 0;
 }
@@ -121,11 +121,11 @@ bool ModuleWork::finish(std::chrono::milliseconds patience) {
   const auto deadline = std::chrono::steady_clock::now() + patience;
   for (;;) {
     settle();
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     bool open = false;
     for (const auto& [handle, lane] : lanes_) open |= lane.open != 0;
     if (!open) return true;
-    if (notes_.empty() && !changed_.wait_until(lock, deadline)) return false;
+    if (notes_.empty() && !changed_.wait_until(lock.native(), deadline)) return false;
   }
 }
 

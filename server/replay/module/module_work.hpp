@@ -10,11 +10,11 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
 #include "protocol/threads/condition.hpp"
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::server {
 
@@ -83,12 +83,13 @@ class ModuleWork {
   bool serve_one(uint64_t handle);
 
   Replay& replay_;
-  std::mutex mutex_;   // a leaf; not held while a task or its note runs
+  Mutex mutex_;        // a leaf; not held while a task or its note runs
   Condition changed_;  // notes_ has grown
-  std::unordered_map<uint64_t, Lane> lanes_;
-  std::deque<uint64_t> waiting_;  // lanes with tasks that wait for one of the kModuleTasksMax waiters
-  size_t running_ = 0;            // lanes that waiters serve
-  std::vector<Noted> notes_;
+  std::unordered_map<uint64_t, Lane> lanes_ GUARDED_BY(mutex_);
+  std::deque<uint64_t> waiting_
+      GUARDED_BY(mutex_);                  // lanes with tasks that wait for one of the kModuleTasksMax waiters
+  size_t running_ GUARDED_BY(mutex_) = 0;  // lanes that waiters serve
+  std::vector<Noted> notes_ GUARDED_BY(mutex_);
   // Set with notes_, before the answer is sent; the executor reads it before each frame. Release and acquire: a frame
   // that the client sent because of an answer arrives after this store.
   std::atomic<bool> done_{false};

@@ -2,9 +2,9 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <mutex>
 #include <thread>
 
+#include "protocol/threads/mutex.hpp"
 #include "server/driver_table.hpp"
 #include "server/replay/stream/host_callbacks.hpp"
 #include "server/replay/context/context.hpp"
@@ -66,27 +66,27 @@ bool ReplayState::device_at_rest() {
   // cuCtxSynchronize cannot be cancelled, so it runs on a thread of its own, where an endless kernel blocks nothing
   // else.
   struct Rest {
-    std::mutex mutex;
+    Mutex mutex;
     std::condition_variable changed;
-    size_t open = 0;
+    size_t open GUARDED_BY(mutex) = 0;
   };
   auto rest = std::make_shared<Rest>();
   contexts_->for_each([&](Context& context) {
     if (!context.native) return;
     {
-      std::lock_guard lock(rest->mutex);
+      MutexLock lock(rest->mutex);
       ++rest->open;
     }
     replay_.wait_elsewhere([rest, native = context.native, &driver = replay_.driver()] {
       drive(driver.cuCtxSetCurrent, native);
       drive(driver.cuCtxSynchronize);
-      std::lock_guard lock(rest->mutex);
+      MutexLock lock(rest->mutex);
       --rest->open;
       rest->changed.notify_all();
     });
   });
-  std::unique_lock lock(rest->mutex);
-  return rest->changed.wait_for(lock, kTeardownMs, [&] { return rest->open == 0; });
+  MutexLock lock(rest->mutex);
+  return rest->changed.wait_for(lock.native(), kTeardownMs, [&]() REQUIRES(rest->mutex) { return rest->open == 0; });
 }
 
 bool ReplayState::end() {

@@ -11,7 +11,7 @@ namespace gpuwire::server {
 
 CompletionWord::~CompletionWord() {
   if (!words_) return;
-  std::lock_guard lock(words_->mutex_);
+  MutexLock lock(words_->mutex_);
   words_->marks_[index_] = expected_;
   words_->free_.push_back(index_);
 }
@@ -58,7 +58,7 @@ void CompletionWords::adopt(const Mapped& mapped) {
 }
 
 CompletionWord CompletionWords::take() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   CompletionWord word;
   if (abandoned_) return word;
   if (!std::exchange(tried_, true)) {
@@ -78,7 +78,7 @@ CompletionWord CompletionWords::take() {
 void CompletionWords::abandon() {
   Word* registered = nullptr;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!std::exchange(abandoned_, true)) registered = memory_;
   }
   if (registered) driver_.cuMemHostUnregister(registered);

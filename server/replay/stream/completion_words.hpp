@@ -7,8 +7,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <vector>
+
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::server {
 
@@ -79,19 +80,20 @@ class CompletionWords {
   };
   // Precondition: mutex_ is not held: the driver may wait for streams, and these for a thread that returns a word.
   Mapped map() const;
-  void adopt(const Mapped& mapped);
+  void adopt(const Mapped& mapped) REQUIRES(mutex_);
 
   const DriverTable& driver_;
   const WriteWord write_;
-  std::mutex mutex_;  // a leaf; not held while the driver is called
+  // Written once, under mutex_, before the first word is taken; a word reads them without the lock.
   Word* memory_ = nullptr;
   CUdeviceptr device_ = 0;
-  bool tried_ = false;  // a thread maps the words, or has mapped them
-  bool abandoned_ = false;
-  std::vector<size_t> free_;
+  Mutex mutex_;                            // a leaf; not held while the driver is called
+  bool tried_ GUARDED_BY(mutex_) = false;  // a thread maps the words, or has mapped them
+  bool abandoned_ GUARDED_BY(mutex_) = false;
+  std::vector<size_t> free_ GUARDED_BY(mutex_);
   // For each word, the value of the last mark. The next mark writes another value, so that a late write of an abandoned
   // mark is not mistaken for it.
-  std::vector<uint32_t> marks_;
+  std::vector<uint32_t> marks_ GUARDED_BY(mutex_);
 };
 
 }  // namespace gpuwire::server

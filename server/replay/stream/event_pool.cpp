@@ -28,7 +28,7 @@ EventPool::~EventPool() {
 PooledEvent EventPool::take() {
   CUevent event = nullptr;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (abandoned_) return {};
     if (!free_.empty()) {
       event = free_.back();
@@ -38,33 +38,33 @@ PooledEvent EventPool::take() {
     }
   }
   if (!driver_.cuEventCreate || driver_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return {};
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ++taken_;
   return {shared_from_this(), event};
 }
 
 PooledEvent EventPool::lease() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ++taken_;
   return {shared_from_this(), nullptr};
 }
 
 void EventPool::give(CUevent event) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (event && !abandoned_) free_.push_back(event);
   if (--taken_ == 0) returned_.notify_all();
 }
 
 bool EventPool::all_returned(std::chrono::milliseconds timeout) {
-  std::unique_lock lock(mutex_);
-  return returned_.wait_for(lock, timeout, [&] { return taken_ == 0; });
+  MutexLock lock(mutex_);
+  return returned_.wait_for(lock.native(), timeout, [&]() REQUIRES(mutex_) { return taken_ == 0; });
 }
 
 void EventPool::abandon() {
   words_.abandon();
   std::vector<CUevent> unused;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     abandoned_ = true;
     unused.swap(free_);
   }

@@ -7,9 +7,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "protocol/threads/mutex.hpp"
 #include "server/replay/stream/completion_words.hpp"
 
 namespace gpuwire::server {
@@ -59,11 +59,11 @@ class EventPool : public std::enable_shared_from_this<EventPool> {
   void give(CUevent event);
 
   const DriverTable& driver_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable returned_;
-  std::vector<CUevent> free_;
-  size_t taken_ = 0;
-  bool abandoned_ = false;
+  std::vector<CUevent> free_ GUARDED_BY(mutex_);
+  size_t taken_ GUARDED_BY(mutex_) = 0;
+  bool abandoned_ GUARDED_BY(mutex_) = false;
   CompletionWords words_;
 };
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "protocol/threads/mutex.hpp"
 #include "server/driver_table.hpp"
 #include "server/replay/call/completion.hpp"
 #include "server/replay/call/reply.hpp"
@@ -19,16 +20,16 @@
 namespace gpuwire::server {
 
 struct HostCallbacks::Shared {
-  std::mutex mutex;
+  Mutex mutex;
   std::condition_variable changed;
-  Replay* replay = nullptr;  // null: the session has ended
-  unsigned sending = 0;      // trampolines that use `replay` without holding mutex
+  Replay* replay GUARDED_BY(mutex) = nullptr;  // null: the session has ended
+  unsigned sending GUARDED_BY(mutex) = 0;      // trampolines that use `replay` without holding mutex
   // Runs of callbacks that the client has not answered, oldest first, with the context of each. A stream's callback
   // counts from its enqueueing, a graph's only while it runs.
-  std::map<uint64_t, uint32_t> open;
-  uint64_t runs = 0;  // the number of the newest run
+  std::map<uint64_t, uint32_t> open GUARDED_BY(mutex);
+  uint64_t runs GUARDED_BY(mutex) = 0;  // the number of the newest run
   // By the client's number of a callback: the runs that were requested from the client and are not answered.
-  std::unordered_map<uint64_t, std::deque<uint64_t>> asked;
+  std::unordered_map<uint64_t, std::deque<uint64_t>> asked GUARDED_BY(mutex);
 };
 
 struct HostCallbacks::Trampoline {
@@ -53,7 +54,7 @@ std::shared_ptr<bool> HostCallbacks::hold_for_data(Replay& replay, CUstream stre
   auto held = std::make_shared<PooledEvent>(std::move(event));
   bool watched = replay.watcher().watch(context->native, native, [&copies, left, held, shared = shared_](CUresult) {
     copies.deliver_finished();
-    std::lock_guard lock(shared->mutex);
+    MutexLock lock(shared->mutex);
     *left = true;
     shared->changed.notify_all();
   });
@@ -61,12 +62,14 @@ std::shared_ptr<bool> HostCallbacks::hold_for_data(Replay& replay, CUstream stre
 }
 
 CUresult HostCallbacks::for_graph(uint64_t callback, CUDA_HOST_NODE_PARAMS& node) {
+  Replay* replay = nullptr;
   {
-    std::lock_guard lock(shared_->mutex);
-    if (!shared_->replay) return CUDA_ERROR_DEINITIALIZED;
+    MutexLock lock(shared_->mutex);
+    replay = shared_->replay;
+    if (!replay) return CUDA_ERROR_DEINITIALIZED;
     if (shared_->open.size() + repeating_.size() >= kCallbacksMax) return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  shared_->replay->expect_answers();
+  replay->expect_answers();
   auto trampoline = std::make_unique<Trampoline>(Trampoline{shared_, callback, 0, nullptr});
   node = {&run_host_function, trampoline.get()};
   repeating_.emplace(node.userData, std::move(trampoline));
@@ -93,7 +96,7 @@ CUresult HostCallbacks::enqueue(Replay& replay, CUstream stream, uint64_t callba
   replay.expect_answers();
   auto trampoline = std::make_unique<Trampoline>(Trampoline{shared_, callback, 0, hold_for_data(replay, stream)});
   {
-    std::lock_guard lock(shared_->mutex);
+    MutexLock lock(shared_->mutex);
     if (!shared_->replay) return CUDA_ERROR_DEINITIALIZED;
     if (shared_->open.size() + repeating_.size() >= kCallbacksMax) return CUDA_ERROR_OUT_OF_MEMORY;
     Context* context = replay.state().contexts().current();
@@ -105,7 +108,7 @@ CUresult HostCallbacks::enqueue(Replay& replay, CUstream stream, uint64_t callba
                                                 : drive(replay.driver().cuStreamAddCallback, stream,
                                                         &run_stream_callback, static_cast<void*>(trampoline.get()), 0u);
   if (result != CUDA_SUCCESS) {
-    std::lock_guard lock(shared_->mutex);
+    MutexLock lock(shared_->mutex);
     shared_->open.erase(trampoline->run);
     return result;
   }
@@ -120,7 +123,7 @@ HostCallbacks::~HostCallbacks() {
 }
 
 bool HostCallbacks::done(uint64_t callback) {
-  std::lock_guard lock(shared_->mutex);
+  MutexLock lock(shared_->mutex);
   auto found = shared_->asked.find(callback);
   if (found == shared_->asked.end()) return false;
   shared_->open.erase(found->second.front());
@@ -131,39 +134,39 @@ bool HostCallbacks::done(uint64_t callback) {
 }
 
 bool HostCallbacks::awaiting() const {
-  std::lock_guard lock(shared_->mutex);
+  MutexLock lock(shared_->mutex);
   return !shared_->asked.empty();
 }
 
 size_t HostCallbacks::unanswered() const {
-  std::lock_guard lock(shared_->mutex);
+  MutexLock lock(shared_->mutex);
   return shared_->open.size();
 }
 
 uint64_t HostCallbacks::newest_run() const {
-  std::lock_guard lock(shared_->mutex);
+  MutexLock lock(shared_->mutex);
   return shared_->runs;
 }
 
 bool HostCallbacks::answered_up_to(uint64_t run) const {
-  std::lock_guard lock(shared_->mutex);
+  MutexLock lock(shared_->mutex);
   return shared_->open.empty() || shared_->open.begin()->first > run;
 }
 
 void HostCallbacks::forget_context(uint32_t number) {
-  std::lock_guard lock(shared_->mutex);
+  MutexLock lock(shared_->mutex);
   std::set<uint64_t> running;
   for (const auto& [callback, runs] : shared_->asked) running.insert(runs.begin(), runs.end());
   std::erase_if(shared_->open, [&](const auto& run) { return run.second == number && !running.contains(run.first); });
 }
 
 bool HostCallbacks::end() {
-  std::unique_lock lock(shared_->mutex);
+  MutexLock lock(shared_->mutex);
   shared_->replay = nullptr;
   shared_->asked.clear();
   shared_->changed.notify_all();
-  return shared_->changed.wait_for(lock, std::chrono::milliseconds(kCallbackEndMs),
-                                   [&] { return shared_->sending == 0; });
+  return shared_->changed.wait_for(lock.native(), std::chrono::milliseconds(kCallbackEndMs),
+                                   [&]() REQUIRES(shared_->mutex) { return shared_->sending == 0; });
 }
 
 void CUDA_CB HostCallbacks::run_host_function(void* user) { run(*static_cast<Trampoline*>(user), CUDA_SUCCESS); }
@@ -176,8 +179,9 @@ void HostCallbacks::run(Trampoline& trampoline, CUresult status) {
   std::unique_ptr<Trampoline> once(trampoline.run == 0 ? nullptr : &trampoline);
   std::shared_ptr<Shared> shared = trampoline.shared;
   uint64_t callback = trampoline.callback;
-  std::unique_lock lock(shared->mutex);
-  if (auto left = trampoline.data_left) shared->changed.wait(lock, [&] { return *left || !shared->replay; });
+  MutexLock lock(shared->mutex);
+  if (auto left = trampoline.data_left)
+    shared->changed.wait(lock.native(), [&]() REQUIRES(shared->mutex) { return *left || !shared->replay; });
   if (shared->replay) {
     uint64_t run = trampoline.run;
     if (run == 0) shared->open.emplace(run = ++shared->runs, 0);
@@ -192,7 +196,7 @@ void HostCallbacks::run(Trampoline& trampoline, CUresult status) {
     notify::host_callback(replay.outbox(), {.callback = callback, .status = status});
     lock.lock();
     if (--shared->sending == 0) shared->changed.notify_all();
-    shared->changed.wait(lock, [&] {
+    shared->changed.wait(lock.native(), [&]() REQUIRES(shared->mutex) {
       auto found = shared->asked.find(callback);
       return !shared->replay || found == shared->asked.end() || found->second.front() > run;
     });

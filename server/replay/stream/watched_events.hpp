@@ -3,8 +3,9 @@
 
 #include <cuda.h>
 
-#include <mutex>
 #include <unordered_map>
+
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::server {
 
@@ -27,8 +28,8 @@ class WatchedEvents {
     bool destroyed = false;
   };
   const DriverTable& driver_;
-  std::mutex mutex_;
-  std::unordered_map<CUevent, Watch> watches_;
+  Mutex mutex_;
+  std::unordered_map<CUevent, Watch> watches_ GUARDED_BY(mutex_);
 };
 
 }  // namespace gpuwire::server

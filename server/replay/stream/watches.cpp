@@ -16,13 +16,13 @@
 namespace gpuwire::server {
 
 void WatchedEvents::enter(CUevent event) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ++watches_[event].watchers;
 }
 
 void WatchedEvents::leave(CUevent event) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto found = watches_.find(event);
     if (found == watches_.end() || --found->second.watchers > 0) return;
     const bool destroyed = found->second.destroyed;
@@ -34,7 +34,7 @@ void WatchedEvents::leave(CUevent event) {
 
 CUresult WatchedEvents::destroy(CUevent event) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto found = watches_.find(event);
     if (found != watches_.end()) {
       found->second.destroyed = true;
