@@ -60,7 +60,7 @@ std::string Resumption::why_no_lane(const resume::Request& request) const {
 
 // All lanes of a set start together, when the last one is accepted.
 void Resumption::join(std::unique_ptr<transport::Transport> connection, const resume::Request& request) {
-  std::lock_guard replacing(replacing_);
+  MutexLock replacing(replacing_);
   if (std::string why = why_no_lane(request); !why.empty()) {
     resume::refuse(*connection, why, kTimeout);
     return parts_.refused(std::move(why));
@@ -83,7 +83,7 @@ void Resumption::join(std::unique_ptr<transport::Transport> connection, const re
 }
 
 void Resumption::carry_on(std::unique_ptr<transport::Transport> connection, const resume::Request& request) {
-  std::lock_guard replacing(replacing_);
+  MutexLock replacing(replacing_);
   if (request.attempt <= last_attempt_) {
     resume::refuse(*connection, "a newer attempt has been made", kTimeout);
     return parts_.refused(fmt::format("attempt {} comes after attempt {}", request.attempt, last_attempt_));

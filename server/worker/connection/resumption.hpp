@@ -6,7 +6,6 @@
 #include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,6 +14,7 @@
 
 #include "protocol/link/link.hpp"
 #include "protocol/resume/exchange.hpp"
+#include "protocol/threads/mutex.hpp"
 #include "server/base/owned_descriptor.hpp"
 
 namespace gpuwire::server {
@@ -59,17 +59,17 @@ class Resumption {
   void attempt(OwnedDescriptor socket, std::string tls_key);
   void carry_on(std::unique_ptr<transport::Transport> connection, const resume::Request& request);
   void join(std::unique_ptr<transport::Transport> connection, const resume::Request& request);
-  std::string why_no_lane(const resume::Request& request) const;
+  std::string why_no_lane(const resume::Request& request) const REQUIRES(replacing_);
 
   const Parts parts_;
   std::list<Attempt> attempts_;
   // Held while a proved connection replaces another, so that replacements are serialised. Only the link's locks are
   // taken under it.
-  std::mutex replacing_;
-  uint64_t last_attempt_ = 0;  // under replacing_
-  // Guarded by replacing_: the lanes of an incomplete set.
-  uint32_t lane_set_ = 0;
-  std::vector<std::unique_ptr<transport::Transport>> lanes_;
+  Mutex replacing_;
+  uint64_t last_attempt_ GUARDED_BY(replacing_) = 0;
+  // The lanes of an incomplete set.
+  uint32_t lane_set_ GUARDED_BY(replacing_) = 0;
+  std::vector<std::unique_ptr<transport::Transport>> lanes_ GUARDED_BY(replacing_);
 };
 
 }  // namespace gpuwire::server

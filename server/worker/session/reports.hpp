@@ -2,10 +2,10 @@
 // previous one's copies are lost.
 #pragma once
 
-#include <mutex>
 #include <optional>
 #include <variant>
 
+#include "protocol/threads/mutex.hpp"
 #include "server/ipc/channel.hpp"
 
 namespace gpuwire::server {
@@ -17,12 +17,24 @@ class Reports {
   explicit Reports(ipc::Channel& broker) : broker_(broker) {}
 
   // Reports a state of the session, which replaces the previous one.
-  void notify(ipc::Begun begun) { notify(begun_, std::move(begun)); }
-  void notify(ipc::Ended ended) { notify(ended_, std::move(ended)); }
-  void notify(ipc::Detached detached) { notify(connection_, std::move(detached)); }
-  void notify(ipc::Attached attached) { notify(connection_, attached); }
+  void notify(ipc::Begun begun) {
+    MutexLock lock(mutex_);
+    store(begun_, std::move(begun));
+  }
+  void notify(ipc::Ended ended) {
+    MutexLock lock(mutex_);
+    store(ended_, std::move(ended));
+  }
+  void notify(ipc::Detached detached) {
+    MutexLock lock(mutex_);
+    store(connection_, std::move(detached));
+  }
+  void notify(ipc::Attached attached) {
+    MutexLock lock(mutex_);
+    store(connection_, attached);
+  }
   void notify_again() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (begun_) send(*begun_);
     if (connection_) std::visit([this](const auto& said) { send(said); }, *connection_);
     if (ended_) send(*ended_);
@@ -30,8 +42,7 @@ class Reports {
 
  private:
   template <class Slot, class Message>
-  void notify(Slot& slot, Message said) {
-    std::lock_guard lock(mutex_);
+  void store(Slot& slot, Message said) REQUIRES(mutex_) {
     send(said);
     slot = std::move(said);
   }
@@ -43,10 +54,10 @@ class Reports {
 
   ipc::Channel& broker_;
   // held over a send that does not wait, so that reports stay in order; taken before the channel's mutex
-  std::mutex mutex_;
-  std::optional<ipc::Begun> begun_;
-  std::optional<std::variant<ipc::Detached, ipc::Attached>> connection_;
-  std::optional<ipc::Ended> ended_;
+  Mutex mutex_;
+  std::optional<ipc::Begun> begun_ GUARDED_BY(mutex_);
+  std::optional<std::variant<ipc::Detached, ipc::Attached>> connection_ GUARDED_BY(mutex_);
+  std::optional<ipc::Ended> ended_ GUARDED_BY(mutex_);
 };
 
 }  // namespace gpuwire::server

@@ -432,7 +432,7 @@ bool Session::take_prewarmed_primary(CUdevice device) { return device == 0 && st
 
 void Session::stop(EndCause cause, std::string reason, StopKind kind) {
   {
-    std::lock_guard lock(stop_mutex_);
+    MutexLock lock(stop_mutex_);
     if (stop_) return;
     stop_ = SessionEnd{cause, std::move(reason), kind};
   }
@@ -456,7 +456,7 @@ void Session::poll_executor() {
 }
 
 std::optional<SessionEnd> Session::stopped() {
-  std::lock_guard lock(stop_mutex_);
+  MutexLock lock(stop_mutex_);
   return stop_;
 }
 

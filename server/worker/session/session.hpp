@@ -9,12 +9,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
 #include <tl/expected.hpp>
 
+#include "protocol/threads/mutex.hpp"
 #include "protocol/transport/stream.hpp"
 #include "server/replay/replay.hpp"
 #include "server/replay/session/replay_state.hpp"
@@ -189,9 +189,9 @@ class Session final : public Replay {
   // The first failure of a posted call that no reply has reported. Written by the failing thread, taken by a replying
   // one; it publishes nothing else.
   std::atomic<int> deferred_{CUDA_SUCCESS};
-  std::mutex stop_mutex_;
-  std::optional<SessionEnd> stop_;  // under stop_mutex_; the first one counts
-  uint64_t visits_seen_ = 0;        // poll_executor()'s
+  Mutex stop_mutex_;
+  std::optional<SessionEnd> stop_ GUARDED_BY(stop_mutex_);  // the first one counts
+  uint64_t visits_seen_ = 0;                                // poll_executor()'s
   // A hint for the out-of-order reader, which is woken after it was set.
   std::atomic<bool> hung_up_{false};
   std::atomic<bool> stopping_{

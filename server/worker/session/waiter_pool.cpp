@@ -6,7 +6,7 @@ namespace gpuwire::server {
 
 void WaiterPool::finish() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ending_ = true;
   }
   work_.notify_all();
@@ -15,12 +15,12 @@ void WaiterPool::finish() {
 }
 
 bool WaiterPool::crowded() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return threads_.size() - idle_ + tasks_.size() >= kWaitersMax;
 }
 
 bool WaiterPool::run(Task task) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (idle_ == tasks_.size()) {
     if (threads_.size() == kBlockedWaitersMax) return false;
     threads_.emplace_back([this] { serve(); });
@@ -34,9 +34,9 @@ bool WaiterPool::run(Task task) {
 
 void WaiterPool::serve() {
   enter_();
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    work_.wait(lock, [&] { return ending_ || !tasks_.empty(); });
+    work_.wait(lock.native(), [&]() REQUIRES(mutex_) { return ending_ || !tasks_.empty(); });
     if (tasks_.empty()) return;
     Task task = std::move(tasks_.front());
     tasks_.pop_front();

@@ -4,9 +4,10 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::server {
 
@@ -26,19 +27,20 @@ class WaiterPool {
   bool run(Task task);
   // Whether kWaitersMax tasks are in flight: then a wait should use the watcher if it can.
   bool crowded();
-  // Waits for all tasks and ends the threads. No task may be added afterwards.
-  void finish();
+  // Waits for all tasks and ends the threads. No task may be added meanwhile or afterwards, so the
+  // threads are joined without the lock.
+  void finish() WITHOUT_LOCK_CHECK;
 
  private:
   void serve();
 
   const Task enter_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable work_;
-  std::deque<Task> tasks_;  // at most one per idle thread
-  size_t idle_ = 0;         // threads without a running task, including those that a queued task will use
-  bool ending_ = false;
-  std::vector<std::thread> threads_;
+  std::deque<Task> tasks_ GUARDED_BY(mutex_);  // at most one per idle thread
+  size_t idle_ GUARDED_BY(mutex_) = 0;  // threads without a running task, including those that a queued task will use
+  bool ending_ GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_ GUARDED_BY(mutex_);
 };
 
 }  // namespace gpuwire::server
