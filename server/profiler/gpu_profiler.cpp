@@ -83,7 +83,6 @@ std::string GpuProfiler::begin_cupti() {
   return "no CUPTI: " + trace.error();
 }
 
-// Runs before the second thread starts.
 void GpuProfiler::log_method(std::string text) {
   const uint64_t now = clock_ns();
   new_names_.push_back(std::move(text));
@@ -104,7 +103,7 @@ void GpuProfiler::name_function(const void* native, std::string_view name) {
 
 uint32_t GpuProfiler::number_of(Name& name) {
   if (!name.has_number) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     name.has_number = true;
     name.number = names_numbered_++;
     new_names_.push_back(name.text);
@@ -163,14 +162,14 @@ GpuProfiler::Context* GpuProfiler::current() {
   auto found = std::ranges::find(contexts_, native, &Context::native);
   if (found != contexts_.end()) return last_ = &*found;
   if (contexts_.size() >= kTimedContextsMax) return nullptr;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   contexts_.emplace_front().native = native;
   return last_ = &contexts_.front();
 }
 
 bool GpuProfiler::take_pair(Context& context, Pair& pair) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (context.failed || pending_ >= kTimedPendingMax) return false;
     if (!context.free.empty()) {
       std::tie(pair.start, pair.end) = context.free.back();
@@ -209,10 +208,10 @@ WorkTimer::Pair GpuProfiler::before(const TimedWork& work) {
       pair.where = context;
       return pair;
     }
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     context->free.emplace_back(pair.start, pair.end);  // a stream of another context
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ++dropped_;
   return {};
 }
@@ -220,7 +219,7 @@ WorkTimer::Pair GpuProfiler::before(const TimedWork& work) {
 void GpuProfiler::after(const TimedWork& work, const Pair& pair, bool done) {
   if (pair.where == cupti_.get()) {
     if (!cupti_->given(done)) return;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     changed_.notify_one();
     return;
   }
@@ -228,7 +227,7 @@ void GpuProfiler::after(const TimedWork& work, const Pair& pair, bool done) {
   const bool recorded = done && driver_.cuEventRecord(pair.end, work.stream) == CUDA_SUCCESS;
   Pending pending{.start = pair.start, .end = pair.end};
   if (recorded) pending.span = span_of(work);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!recorded) {
     context.free.emplace_back(pair.start, pair.end);
     dropped_ += done;
@@ -247,7 +246,7 @@ void GpuProfiler::begin_anchor(Context& context) {
   if (context.asked_ns && now - context.asked_ns < ns(kAnchorAge)) return;
   Anchor anchor;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (context.failed || context.next.event) return;
     context.asked_ns = now;
     anchor.event = std::exchange(context.spare, nullptr);
@@ -262,7 +261,7 @@ void GpuProfiler::begin_anchor(Context& context) {
   CUresult result = CUDA_ERROR_NOT_READY;
   while (recorded && (result = driver_.cuEventQuery(anchor.event)) == CUDA_ERROR_NOT_READY && clock_ns() < until) {}
   if (recorded && result == CUDA_SUCCESS) anchor.after_ns = clock_ns();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!recorded) {
     context.spare = anchor.event;
     return;
@@ -364,7 +363,7 @@ void GpuProfiler::destroy(Context& context) {
 void GpuProfiler::context_ends(CUcontext native) {
   if (!begun_) return;
   last_ = nullptr;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = std::ranges::find(contexts_, native, &Context::native);
   if (found == contexts_.end()) return;
   collect(*found, kTimedPendingMax);
@@ -377,7 +376,7 @@ void GpuProfiler::context_ends(CUcontext native) {
 
 // Sends one notice with the ready spans; names are sent no later than the spans that use them. False: no span was
 // ready.
-bool GpuProfiler::send_ready(std::unique_lock<std::mutex>& lock) {
+bool GpuProfiler::send_ready() {
   std::vector<std::string> names;
   size_t bytes = 0;
   while (!new_names_.empty() && bytes < kNamesInNoticeBytes) {
@@ -398,11 +397,11 @@ bool GpuProfiler::send_ready(std::unique_lock<std::mutex>& lock) {
       .spans = spans, .first_name = names_sent_, .dropped = dropped_, .error_ns = error_ns_};
   names_sent_ += uint32_t(names.size());
   sending_ = true;
-  lock.unlock();
+  mutex_.unlock();
   std::vector<std::string_view> texts(names.begin(), names.end());
   message.names = texts;
   notify::profile_spans(*outbox_, message);
-  lock.lock();
+  mutex_.lock();
   sending_ = false;
   sent_.notify_all();
   return true;
@@ -420,17 +419,17 @@ void GpuProfiler::collect_done() {
 }
 
 // Collects CUPTI's present records, without the lock during CUPTI's call. False: there were none.
-bool GpuProfiler::collect_records(std::unique_lock<std::mutex>& lock) {
+bool GpuProfiler::collect_records() {
   if (!cupti_ || ready_.size() >= kSpansReadyMax) return false;
   const uint64_t now = clock_ns();
   const bool last = giving_up_;
   const bool ask = last || (cupti_->awaited() != 0 && (at_once_ || now - asked_cupti_ns_ >= ns(kCuptiAsk)));
   if (!ask && !cupti_->any_filled()) return false;
   if (ask) asked_cupti_ns_ = now;
-  lock.unlock();
+  mutex_.unlock();
   const cupti::Trace::Found found = cupti_->collect(ask, last);
   const uint64_t given_up = last ? cupti_->give_up() : 0;
-  lock.lock();
+  mutex_.lock();
   if (last) giving_up_ = false;
   dropped_ += found.without_times + given_up;
   error_ns_ = std::max(error_ns_, found.error_ns);
@@ -443,19 +442,19 @@ bool GpuProfiler::collect_records(std::unique_lock<std::mutex>& lock) {
 }
 
 // Waits until there may be work for this thread.
-void GpuProfiler::wait_for_work(std::unique_lock<std::mutex>& lock, bool progress) {
-  auto wanted = [&] { return stopping_ || at_once_ || !all_known() || !ready_.empty(); };
+void GpuProfiler::wait_for_work(MutexLock& lock, bool progress) {
+  auto wanted = [&]() REQUIRES(mutex_) { return stopping_ || at_once_ || !all_known() || !ready_.empty(); };
   if (progress) {  // lets a waiting thread take the lock
-    lock.unlock();
+    mutex_.unlock();
     std::this_thread::yield();
-    lock.lock();
+    mutex_.lock();
   } else if (wanted()) {
     const bool soon = pending_ != 0 || at_once_ || !ready_.empty();
-    changed_.wait_for(lock, soon ? kProfilerPoll : kCuptiAsk);
+    changed_.wait_for(lock.native(), soon ? kProfilerPoll : kCuptiAsk);
   } else if (cupti_) {
-    changed_.wait_for(lock, kCuptiIdlePoll, wanted);
+    changed_.wait_for(lock.native(), kCuptiIdlePoll, wanted);
   } else {
-    changed_.wait(lock, wanted);
+    changed_.wait(lock.native(), wanted);
   }
 }
 
@@ -464,15 +463,15 @@ void GpuProfiler::run() {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     driver_.cuThreadExchangeStreamCaptureMode(&mode);
   }
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopping_) {
     const size_t pending = pending_;
     collect_done();
-    const bool progress = collect_records(lock) || pending_ < pending;
+    const bool progress = collect_records() || pending_ < pending;
     const bool full = ready_.size() >= kSpansInNotice;
     const bool old = !ready_.empty() && clock_ns() - ready_since_ns_ >= ns(kSpansHeld);
     // All spans that were ready when the end was requested are sent before the end is reported.
-    while ((full || old || at_once_) && !stopping_ && send_ready(lock)) {}
+    while ((full || old || at_once_) && !stopping_ && send_ready()) {}
     if (at_once_ && all_known() && !giving_up_) {
       at_once_ = false;
       sent_.notify_all();
@@ -483,20 +482,20 @@ void GpuProfiler::run() {
 }
 
 Profiler::Totals GpuProfiler::end() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (measuring_ && thread_.joinable()) {
     at_once_ = true;
     changed_.notify_one();
-    sent_.wait_for(lock, settings_.end_wait, [&] { return !at_once_ || stopping_; });
+    sent_.wait_for(lock.native(), settings_.end_wait, [&]() REQUIRES(mutex_) { return !at_once_ || stopping_; });
     if (at_once_ || cupti_) {  // work that has not ended by now stays untimed
       if (at_once_)
         for (Context& context : contexts_) drop(context);
       at_once_ = true;
       giving_up_ = cupti_ != nullptr;
       changed_.notify_one();
-      sent_.wait(lock, [&] { return !at_once_ || stopping_; });
+      sent_.wait(lock.native(), [&]() REQUIRES(mutex_) { return !at_once_ || stopping_; });
     }
-    sent_.wait(lock, [&] { return !sending_; });
+    sent_.wait(lock.native(), [&]() REQUIRES(mutex_) { return !sending_; });
   }
   const bool ends = std::exchange(measuring_, false) && cupti_;
   if (ends) {
@@ -509,7 +508,7 @@ Profiler::Totals GpuProfiler::end() {
 
 void GpuProfiler::stop() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_one();

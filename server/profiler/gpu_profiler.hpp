@@ -9,7 +9,6 @@
 #include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -17,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "protocol/threads/mutex.hpp"
 #include "server/driver_table.hpp"
 #include "server/profiler/cupti/trace.hpp"
 #include "server/profiler/limits.hpp"
@@ -84,13 +84,15 @@ class GpuProfiler final : public Profiler, private WorkTimer {
 
   // Returns why CUPTI is not used; empty: it is used.
   std::string begin_cupti();
-  void log_method(std::string text);
+  // Runs before the second thread starts, so without the lock.
+  void log_method(std::string text) WITHOUT_LOCK_CHECK;
   wire::message::ProfileSpan span_of(const TimedWork& work);
   bool on_executor() const { return std::this_thread::get_id() == executor_; }
   Pair before(const TimedWork& work) override;
   void after(const TimedWork& work, const Pair& pair, bool done) override;
   bool capturing(CUstream stream) const;
-  Context* current();
+  // Executor only. Finds a context without the lock, because no other thread adds or removes one.
+  Context* current() WITHOUT_LOCK_CHECK;
   bool take_pair(Context& context, Pair& pair);
   void begin_anchor(Context& context);
   void promote(Context& context);
@@ -98,17 +100,16 @@ class GpuProfiler final : public Profiler, private WorkTimer {
   uint32_t number_of(Name& name);
   uint64_t handle_of(CUstream stream) const;
 
-  // With mutex_ held.
-  void drop(Context& context);
-  size_t collect(Context& context, size_t spans_max);
-  void collect_done();
-  bool take_times(const Context& context, Lane& lane, Pending& pending);
-  void destroy(Context& context);
-  bool send_ready(std::unique_lock<std::mutex>& lock);
-  bool collect_records(std::unique_lock<std::mutex>& lock);
-  uint32_t number_of_kernel(const char* name);
-  bool all_known() const { return pending_ == 0 && (!cupti_ || cupti_->awaited() == 0); }
-  void wait_for_work(std::unique_lock<std::mutex>& lock, bool progress);
+  void drop(Context& context) REQUIRES(mutex_);
+  size_t collect(Context& context, size_t spans_max) REQUIRES(mutex_);
+  void collect_done() REQUIRES(mutex_);
+  bool take_times(const Context& context, Lane& lane, Pending& pending) REQUIRES(mutex_);
+  void destroy(Context& context) REQUIRES(mutex_);
+  bool send_ready() REQUIRES(mutex_);
+  bool collect_records() REQUIRES(mutex_);
+  uint32_t number_of_kernel(const char* name) REQUIRES(mutex_);
+  bool all_known() const REQUIRES(mutex_) { return pending_ == 0 && (!cupti_ || cupti_->awaited() == 0); }
+  void wait_for_work(MutexLock& lock, bool progress) REQUIRES(mutex_);
   void run();
 
   DriverTable& table_;
@@ -126,26 +127,27 @@ class GpuProfiler final : public Profiler, private WorkTimer {
   std::unordered_map<const char*, Name> labels_;  // of calls
   size_t name_bytes_ = 0;
   Name without_name_{"(kernel)"};
-  uint32_t nameless_ = ~0u;                            // its number, once it has one; under mutex_
+  uint32_t nameless_ GUARDED_BY(mutex_) = ~0u;         // its number, once it has one
   std::unordered_map<const void*, uint64_t> streams_;  // to the client's handles
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable changed_, sent_;
-  // All under mutex_. Only the executor adds and removes contexts, so it may keep a pointer without the mutex.
-  std::list<Context> contexts_;
-  size_t pending_ = 0;
-  std::vector<wire::message::ProfileSpan> ready_;
-  std::deque<std::string> new_names_;  // not reported yet
-  uint32_t names_sent_ = 0, names_numbered_ = 0;
-  uint64_t ready_since_ns_ = 0;
-  uint64_t timed_ = 0, dropped_ = 0, error_ns_ = 0;
-  uint64_t asked_cupti_ns_ = 0;
-  std::unordered_map<std::string, uint32_t> kernels_by_cupti_;  // numbers of names that only CUPTI reports
-  size_t kernel_bytes_ = 0;                                     // of these
-  bool at_once_ = false;                                        // ready spans are sent without waiting for more
-  bool giving_up_ = false;                                      // and times that are still unknown stay unknown
-  bool sending_ = false;
-  bool stopping_ = false;
+  // Only the executor adds and removes contexts, so it may keep a pointer without the mutex.
+  std::list<Context> contexts_ GUARDED_BY(mutex_);
+  size_t pending_ GUARDED_BY(mutex_) = 0;
+  std::vector<wire::message::ProfileSpan> ready_ GUARDED_BY(mutex_);
+  std::deque<std::string> new_names_ GUARDED_BY(mutex_);  // not reported yet
+  uint32_t names_sent_ GUARDED_BY(mutex_) = 0, names_numbered_ GUARDED_BY(mutex_) = 0;
+  uint64_t ready_since_ns_ GUARDED_BY(mutex_) = 0;
+  uint64_t timed_ GUARDED_BY(mutex_) = 0, dropped_ GUARDED_BY(mutex_) = 0, error_ns_ GUARDED_BY(mutex_) = 0;
+  uint64_t asked_cupti_ns_ GUARDED_BY(mutex_) = 0;
+  std::unordered_map<std::string, uint32_t> kernels_by_cupti_
+      GUARDED_BY(mutex_);                       // numbers of names that only CUPTI reports
+  size_t kernel_bytes_ GUARDED_BY(mutex_) = 0;  // of these
+  bool at_once_ GUARDED_BY(mutex_) = false;     // ready spans are sent without waiting for more
+  bool giving_up_ GUARDED_BY(mutex_) = false;   // and times that are still unknown stay unknown
+  bool sending_ GUARDED_BY(mutex_) = false;
+  bool stopping_ GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 
