@@ -67,10 +67,13 @@ CUresult hand::cuCtxCreate_v4(const Caller& caller, CUcontext* out, CUctxCreateP
   context->id = process()->next_id++;
   context->legacy.id = process()->next_id++;
   context->legacy.context = context;
-  context->usage = 1;
   set_flags(*context, *caller.session, flags);
-  const std::vector<uint64_t>& limits = device->facts->limits;
-  for (unsigned i = 0; i < kContextLimits; ++i) context->limits[i] = i < limits.size() ? limits[i] : ~0ull;
+  {
+    const std::vector<uint64_t>& limits = device->facts->limits;
+    MutexLock lock(context->mutex);
+    context->usage = 1;
+    for (unsigned i = 0; i < kContextLimits; ++i) context->limits[i] = i < limits.size() ? limits[i] : ~0ull;
+  }
   context->alive.store(true, std::memory_order_release);
   handles().attach(wire::HandleKind::context, context->handle, context);
   context->server->posted_uploads.context_begins();
@@ -112,7 +115,7 @@ CUresult hand::cuCtxDestroy_v2(const Caller& caller, CUcontext handle) {
 
 CUresult hand::cuCtxAttach(const Caller& caller, CUcontext* out, unsigned int flags) {
   if (!out || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  std::lock_guard lock(caller.state->mutex);
+  MutexLock lock(caller.state->mutex);
   ++caller.state->usage;
   *out = as_cuda(caller.state);
   return CUDA_SUCCESS;
@@ -124,7 +127,7 @@ CUresult hand::cuCtxDetach(const Process&, CUcontext handle) {
   if (!context) return error;
   if (context->primary || context != t_context) return CUDA_ERROR_INVALID_CONTEXT;
   {
-    std::lock_guard lock(context->mutex);
+    MutexLock lock(context->mutex);
     if (--context->usage > 0) return CUDA_SUCCESS;
   }
   return custom::cuCtxDestroy_v2(as_cuda(context));
@@ -242,7 +245,7 @@ CUresult hand::cuCtxGetLimit(const Caller& caller, size_t* value, CUlimit limit)
   if (!value || unsigned(limit) >= unsigned(CU_LIMIT_MAX) || unsigned(limit) >= kContextLimits)
     return CUDA_ERROR_INVALID_VALUE;
   ContextState& context = *owner(caller);
-  std::lock_guard lock(context.mutex);
+  MutexLock lock(context.mutex);
   uint64_t known = context.limits[limit];
   if (known == ~0ull) return CUDA_ERROR_UNSUPPORTED_LIMIT;
   *value = known;
@@ -256,7 +259,7 @@ CUresult hand::cuCtxSetLimit(const Caller& caller, CUlimit limit, size_t value) 
   if (CUresult result = leave(caller, forward::cuCtxGetLimit(caller, &now, limit))) return result;
   if (unsigned(limit) < kContextLimits) {
     ContextState& context = *owner(caller);
-    std::lock_guard lock(context.mutex);
+    MutexLock lock(context.mutex);
     context.limits[limit] = now;
   }
   return CUDA_SUCCESS;

@@ -98,7 +98,7 @@ CUresult hand::cuGreenCtxCreate(const Caller& caller, CUgreenCtx* out, CUdevReso
   if (result) {
     custom::cuDevicePrimaryCtxRelease_v2(ordinal);
   } else {
-    std::lock_guard lock(device->primary->mutex);
+    MutexLock lock(device->primary->mutex);
     ++device->primary->greens;
   }
   return result;
@@ -115,7 +115,7 @@ CUresult hand::cuGreenCtxDestroy(CUgreenCtx green) {
     result = send::call_green_destroy(*caller.session, 0, {.context = context->handle});
   }
   {
-    std::lock_guard lock(context->base->mutex);
+    MutexLock lock(context->base->mutex);
     --context->base->greens;
   }
   custom::cuDevicePrimaryCtxRelease_v2(context->device);

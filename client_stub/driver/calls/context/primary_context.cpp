@@ -34,22 +34,21 @@ void clear_faults(ContextState& context) noexcept {
   context.legacy.failed.store(0, std::memory_order_relaxed);
 }
 
-// Runs the libraries' callbacks on the context, without its mutex, which `lock` holds before and after. Returns whether
-// it is still the same context: another thread may have ended it meanwhile.
-bool prepare(ContextState& context, std::unique_lock<std::mutex>& lock) noexcept {
+// Releases the context's mutex while it runs the libraries' callbacks on the context. Returns whether it is still the
+// same context: another thread may have ended it meanwhile.
+bool prepare(ContextState& context) noexcept REQUIRES(context.mutex) {
   const uint64_t life = context.lives;
   ++context.preparing;
-  lock.unlock();
+  context.mutex.unlock();
   prepare_end(context);
-  lock.lock();
+  context.mutex.lock();
   --context.preparing;
   return context.alive.load(std::memory_order_relaxed) && context.lives == life;
 }
 
-// Behind prepare(), with the mutex. A thread that has retained the context meanwhile keeps it alive; of several that
+// Behind prepare(). A thread that has retained the context meanwhile keeps it alive; of several that
 // prepared its end the last one ends it.
-CUresult end_unused(const Primary& primary) noexcept {
-  ContextState& context = *primary.device->primary;
+CUresult end_unused(const Primary& primary, ContextState& context) noexcept REQUIRES(context.mutex) {
   if (context.usage > 0 || context.preparing > 0 || !context.alive.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
   end_context(context);
   return send::post_release_primary(*primary.caller.session, 0, message_about(*primary.device));
@@ -77,7 +76,7 @@ CUresult hand::cuDevicePrimaryCtxRetain(const Caller& caller, CUcontext* out, CU
   ContextState& context = *primary.device->primary;
   PostedUploads& uploads = context.server->posted_uploads;
   {
-    std::lock_guard lock(context.mutex);
+    MutexLock lock(context.mutex);
     if (process()->lost.load(std::memory_order_relaxed)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
     if (!context.alive.load(std::memory_order_relaxed)) {
       clear_faults(context);
@@ -98,12 +97,12 @@ CUresult hand::cuDevicePrimaryCtxRelease_v2(const Caller& caller, CUdevice ordin
   const Primary primary(caller, ordinal);
   if (!primary.device) return CUDA_ERROR_INVALID_DEVICE;
   ContextState& context = *primary.device->primary;
-  std::unique_lock lock(context.mutex);
+  MutexLock lock(context.mutex);
   if (context.usage == 0) return CUDA_ERROR_INVALID_CONTEXT;
   if (context.usage == context.greens) return CUDA_ERROR_NOT_PERMITTED;  // as measured on driver 580, and for a reset
   if (--context.usage > 0 || !context.alive.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
-  prepare(context, lock);
-  return end_unused(primary);
+  prepare(context);
+  return end_unused(primary, context);
 }
 
 // Ends the context whatever its usage; its users still have to release it, and the next retain makes a new one.
@@ -111,11 +110,11 @@ CUresult hand::cuDevicePrimaryCtxReset_v2(const Caller& caller, CUdevice ordinal
   const Primary primary(caller, ordinal);
   if (!primary.device) return CUDA_ERROR_INVALID_DEVICE;
   ContextState& context = *primary.device->primary;
-  std::unique_lock lock(context.mutex);
+  MutexLock lock(context.mutex);
   if (!context.alive.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
   if (context.greens != 0) return CUDA_ERROR_NOT_PERMITTED;
   if (context.sticky.load(std::memory_order_relaxed)) process()->lost.store(true, std::memory_order_relaxed);
-  if (!prepare(context, lock)) return end_unused(primary);
+  if (!prepare(context)) return end_unused(primary, context);
   if (context.greens != 0) return CUDA_ERROR_NOT_PERMITTED;
   end_context(context);
   uint64_t sequence = 0;

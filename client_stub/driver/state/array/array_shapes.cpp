@@ -47,7 +47,7 @@ bool ArrayShape::holds(size_t x_bytes, size_t y, size_t z, size_t width_bytes, s
 
 CUresult ArrayShapes::find(const Caller& caller, CUarray array, ArrayShape& shape) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (auto found = shapes_.find(array); found != shapes_.end()) {
       shape = found->second;
       return CUDA_SUCCESS;
@@ -59,7 +59,7 @@ CUresult ArrayShapes::find(const Caller& caller, CUarray array, ArrayShape& shap
            .height = std::max<size_t>(told.Height, 1),
            .depth = std::max<size_t>(told.Depth, 1),
            .element_bytes = channel_bytes(told.Format) * told.NumChannels};
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (shapes_.size() >= kKeptMax) shapes_.clear();
   shapes_.emplace(array, shape);
   return CUDA_SUCCESS;

@@ -4,12 +4,12 @@
 #include <cuda.h>
 
 #include <cstddef>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 
 #include "client_stub/driver/state/call/caller.hpp"
 #include "client_stub/driver/state/session/session_part.hpp"
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
 
@@ -35,8 +35,8 @@ class ArrayShapes final : public SessionPart {
  private:
   static constexpr size_t kKeptMax = 4096;  // all are forgotten when there are more
 
-  std::mutex mutex_;
-  std::unordered_map<CUarray, ArrayShape> shapes_;  // handles are not used again for another array
+  Mutex mutex_;
+  std::unordered_map<CUarray, ArrayShape> shapes_ GUARDED_BY(mutex_);  // handles are not used again for another array
 };
 
 // Whether this part of an array is inside it, for a copy that is not waited for: its caller gets the error at once (as

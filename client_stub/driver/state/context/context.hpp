@@ -5,11 +5,11 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
 #include "client_stub/driver/state/stream/stream.hpp"
 #include "protocol/cuda_abi/sticky.hpp"
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
 
@@ -66,14 +66,14 @@ struct ContextState {
   std::atomic<uint32_t> captures{0};
   std::atomic<uint32_t> blocking_captures{0};
 
-  // All members below; for a primary context also changes of `alive`, with the frames that report them to the server,
+  // For a primary context it also guards changes of `alive`, with the frames that report them to the server,
   // so that both have one order. No function of the program runs under it, and no reply is waited for.
-  std::mutex mutex;
-  uint64_t limits[kContextLimits] = {};  // ~0: not asked, or the query failed
-  uint32_t usage = 0;                    // primary: retains, with those of green contexts; others: cuCtxAttach
-  uint32_t greens = 0;                   // primary: the green contexts that hold it
-  uint32_t preparing = 0;                // primary: threads that are about to end it (prepare_end())
-  uint64_t lives = 0;                    // primary: how often it has begun
+  Mutex mutex;
+  uint64_t limits[kContextLimits] GUARDED_BY(mutex) = {};  // ~0: not asked, or the query failed
+  uint32_t usage GUARDED_BY(mutex) = 0;      // primary: retains, with those of green contexts; others: cuCtxAttach
+  uint32_t greens GUARDED_BY(mutex) = 0;     // primary: the green contexts that hold it
+  uint32_t preparing GUARDED_BY(mutex) = 0;  // primary: threads that are about to end it (prepare_end())
+  uint64_t lives GUARDED_BY(mutex) = 0;      // primary: how often it has begun
 };
 
 // Is there work that may write to memory of the program, and is not known to be done?

@@ -54,8 +54,10 @@ void ChunkedUploads::digest_chunks(std::span<const std::byte> bytes, std::span<d
     const size_t at = i * wire::kChunkBytes;
     digests[i] = digest_of(bytes.subspan(at, std::min(wire::kChunkBytes, bytes.size() - at)));
   };
-  std::unique_lock have(digesting_, std::defer_lock);
-  if (helped && have.try_lock()) return helpers_.run(digests.size(), digest_one);
+  if (helped && digesting_.try_lock()) {
+    const MutexLock held(digesting_, std::adopt_lock);
+    return helpers_.run(digests.size(), digest_one);
+  }
   for (size_t i = 0; i < digests.size(); ++i) digest_one(i);
 }
 
@@ -111,7 +113,7 @@ void ChunkedUploads::ask(const Caller& caller, wire::Bytes digest, size_t bytes)
   uint64_t sequence = 0;
   CUresult error =
       send::post_find_chunk(*caller.session, caller.context, {.digest = digest}, &sequence, [&]() noexcept {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         asked_ = {sequence, Clock::now(), bytes};
       });
   if (error) asking_.store(false, std::memory_order_relaxed);
@@ -120,7 +122,7 @@ void ChunkedUploads::ask(const Caller& caller, wire::Bytes digest, size_t bytes)
 void ChunkedUploads::found(uint64_t sequence, bool is_there) noexcept {
   std::optional<Asked> asked;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!asked_ || asked_->sequence != sequence) return;
     asked.swap(asked_);
   }

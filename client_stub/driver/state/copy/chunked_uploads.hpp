@@ -6,13 +6,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string_view>
 
 #include "client_stub/session/session.hpp"
 #include "protocol/digest/blake3.hpp"
+#include "protocol/threads/mutex.hpp"
 #include "protocol/threads/polling.hpp"
 #include "protocol/threads/parallel.hpp"
 #include "protocol/wire/fields.hpp"
@@ -122,11 +122,11 @@ class ChunkedUploads {
   std::atomic<size_t> untimed_bytes_{0};             // since the last measurement
   ChunkTraffic traffic_;
 
-  std::mutex digesting_;  // its holder owns the helpers; under it only their lock is taken
-  Parallel helpers_{helpers_here(kDigestHelpersMax), kPollAlone};
+  Mutex digesting_;  // its holder owns the helpers; under it only their lock is taken
+  Parallel helpers_ GUARDED_BY(digesting_){helpers_here(kDigestHelpersMax), kPollAlone};
 
-  std::mutex mutex_;  // a leaf; taken under the session's send lock, too
-  std::optional<Asked> asked_;
+  Mutex mutex_;  // a leaf; taken under the session's send lock, too
+  std::optional<Asked> asked_ GUARDED_BY(mutex_);
 };
 
 }  // namespace gpuwire::client

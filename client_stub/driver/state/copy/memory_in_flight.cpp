@@ -46,7 +46,7 @@ MemoryInFlight::Sending::Sending(const Caller& caller, uint64_t wire_stream, Use
     : all_(caller.server->in_flight), work_(work_in(caller, wire_stream, 0)), uses_(std::move(uses)), awaits_(awaits) {
   if (!uses_ && awaits_ == Awaits::nothing) return;
   std::vector<Uses> dropped;
-  std::lock_guard lock(all_.mutex_);
+  MutexLock lock(all_.mutex_);
   if (all_.over_) return;
   if (all_.launched_.size() >= all_.poll_at_) {
     all_.drop_done_launches(dropped);
@@ -77,7 +77,7 @@ void MemoryInFlight::Sending::note() noexcept {
     --unsent;
     if (newest.sequence < work_.sequence) newest = work_;
   };
-  std::lock_guard lock(all_.mutex_);
+  MutexLock lock(all_.mutex_);
   if (all_.over_) return;
   if (auto found = uses_ ? all_.launched_.find(uses_.get()) : all_.launched_.end(); found != all_.launched_.end())
     noted(found->second.newest, found->second.unsent);
@@ -92,7 +92,7 @@ void MemoryInFlight::note_standing(const Caller& caller, uint64_t wire_stream, u
                                    Awaits awaits) noexcept try {
   if (awaits == Awaits::nothing) return;
   const SentWork work = work_in(caller, wire_stream, sequence);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (over_) return;
   Standing& standing = standing_in(work);
   if (standing.newest.sequence < sequence) standing.newest = work;
@@ -179,7 +179,7 @@ bool MemoryInFlight::used(uint64_t address, uint64_t bytes, bool written) noexce
   if (launched_count_.load(std::memory_order_relaxed) == 0) [[likely]]
     return false;
   std::vector<Uses> dropped;  // blocks end outside the lock
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!holds(address, bytes, written)) return false;
   drop_done_launches(dropped);
   return holds(address, bytes, written);
@@ -190,7 +190,7 @@ bool MemoryInFlight::any_writes() noexcept {
   if (launched_count_.load(std::memory_order_relaxed) == 0) [[likely]]
     return false;
   std::vector<Uses> dropped;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   drop_done_launches(dropped);
   return !written_.empty();
 }
@@ -200,7 +200,7 @@ Awaits MemoryInFlight::ahead_of(const Caller& caller, uint64_t wire_stream) noex
   if (standing_count_.load(std::memory_order_relaxed) == 0) [[likely]]
     return all;
   const SentWork work = work_in(caller, wire_stream, 0);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   drop_done_standing();
   for (const Standing& standing : standing_) {
     // Work of the NULL stream may order two streams that both wait for it.
@@ -215,7 +215,7 @@ Awaits MemoryInFlight::standing() noexcept {
   Awaits all = Awaits::nothing;
   if (standing_count_.load(std::memory_order_relaxed) == 0) [[likely]]
     return all;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   drop_done_standing();
   for (const Standing& standing : standing_) all = all | standing.awaits;
   return still_to_come(all);
@@ -231,7 +231,7 @@ std::vector<MemoryInFlight::Uses> MemoryInFlight::launched() {
   if (launched_count_.load(std::memory_order_relaxed) == 0) [[likely]]
     return all;
   std::vector<Uses> dropped;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   drop_done_launches(dropped);
   for (const auto& [key, launch] : launched_) {
     if (!launch.uses->late) all.push_back(launch.uses);
@@ -244,7 +244,7 @@ void MemoryInFlight::let_go() noexcept {
       [[likely]]
     return;
   std::vector<Uses> dropped;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   drop_done_launches(dropped);
   drop_done_standing();
 }
@@ -252,7 +252,7 @@ void MemoryInFlight::let_go() noexcept {
 // The server frees the blocks with the session, as it does those of graphs, so no frame is sent.
 void MemoryInFlight::ended(SessionEnd how) noexcept {
   if (how != SessionEnd::lost) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   over_ = true;
   written_.clear();
   read_.clear();

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "client_stub/driver/state/copy/range_counts.hpp"
 #include "client_stub/driver/state/graph/graph_memory.hpp"
 #include "client_stub/driver/state/session/session_part.hpp"
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
 
@@ -114,22 +114,22 @@ class MemoryInFlight final : public SessionPart {
   };
   bool used(uint64_t address, uint64_t bytes, bool written) noexcept;
   Awaits still_to_come(Awaits all) const noexcept;
-  bool holds(uint64_t address, uint64_t bytes, bool written) const noexcept;
-  // Under the lock, all of them.
-  void add(const Uses& uses);
-  void remove(const GraphUses& uses) noexcept;
-  Standing& standing_in(const SentWork& work);
-  void drop_done_launches(std::vector<Uses>& dropped) noexcept;
-  void drop_done_standing() noexcept;
-  void count() noexcept;
+  bool holds(uint64_t address, uint64_t bytes, bool written) const noexcept REQUIRES(mutex_);
+  void add(const Uses& uses) REQUIRES(mutex_);
+  void remove(const GraphUses& uses) noexcept REQUIRES(mutex_);
+  Standing& standing_in(const SentWork& work) REQUIRES(mutex_);
+  void drop_done_launches(std::vector<Uses>& dropped) noexcept REQUIRES(mutex_);
+  void drop_done_standing() noexcept REQUIRES(mutex_);
+  void count() noexcept REQUIRES(mutex_);
 
   ServerSession& session_;
-  mutable std::mutex mutex_;
-  std::unordered_map<const GraphUses*, Launched> launched_;
-  std::vector<Standing> standing_;  // one for each stream with such work, few
-  RangeCounts written_, read_;      // of launched_
-  size_t poll_at_ = 0;              // releases completed launches from this number on; grows with the work in flight
-  bool over_ = false;
+  mutable Mutex mutex_;
+  std::unordered_map<const GraphUses*, Launched> launched_ GUARDED_BY(mutex_);
+  std::vector<Standing> standing_ GUARDED_BY(mutex_);                 // one for each stream with such work, few
+  RangeCounts written_ GUARDED_BY(mutex_), read_ GUARDED_BY(mutex_);  // of launched_
+  size_t poll_at_ GUARDED_BY(mutex_) =
+      0;  // releases completed launches from this number on; grows with the work in flight
+  bool over_ GUARDED_BY(mutex_) = false;
   // Sizes of the two, written under the lock. Relaxed: a thread that asks about its own earlier work sees its own
   // write, and of other threads' work it can only know by synchronising with them.
   std::atomic<size_t> launched_count_{0}, standing_count_{0};

@@ -14,7 +14,7 @@ uint64_t length_of(const CopyDestination& destination) {
 }  // namespace
 
 void PendingCopies::expect(uint64_t sequence, CopyDestination destination) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Copy& copy = copies_[sequence];
   try {
     ranges_.add(begin_of(destination), length_of(destination));
@@ -27,7 +27,7 @@ void PendingCopies::expect(uint64_t sequence, CopyDestination destination) {
 }
 
 void PendingCopies::cancel(uint64_t sequence) noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = copies_.find(sequence);
   if (found == copies_.end()) return;
   ranges_.remove(begin_of(found->second.destination), length_of(found->second.destination));
@@ -36,7 +36,7 @@ void PendingCopies::cancel(uint64_t sequence) noexcept {
 }
 
 BulkSink PendingCopies::sink(uint64_t sequence, uint64_t offset, size_t bytes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = copies_.find(sequence);
   if (found == copies_.end()) return {};
   Copy& copy =
@@ -62,13 +62,13 @@ void PendingCopies::stored(uint64_t sequence, bool last) noexcept {
 
 bool PendingCopies::touches(const void* data, size_t bytes) const noexcept {
   if (count_.load(std::memory_order_relaxed) == 0) return false;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return ranges_.any(reinterpret_cast<uint64_t>(data), bytes);
 }
 
 void PendingCopies::ended(SessionEnd how) noexcept {
   if (how != SessionEnd::lost) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   copies_.clear();
   ranges_.clear();
   count_.store(0, std::memory_order_relaxed);

@@ -6,13 +6,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 
 #include "client_stub/driver/state/copy/range_counts.hpp"
 #include "client_stub/driver/state/session/session_part.hpp"
 #include "client_stub/session/session.hpp"
 #include "client_stub/session/transfer_progress.hpp"
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
 
@@ -57,9 +57,9 @@ class PendingCopies final : public SessionPart {
     std::function<void(size_t offset, std::span<const std::byte> piece)>
         shifted;  // scatter from the offset of the piece being read
   };
-  mutable std::mutex mutex_;
-  std::unordered_map<uint64_t, Copy> copies_;
-  RangeCounts ranges_;  // theirs
+  mutable Mutex mutex_;
+  std::unordered_map<uint64_t, Copy> copies_ GUARDED_BY(mutex_);
+  RangeCounts ranges_ GUARDED_BY(mutex_);  // theirs
   // copies_.size(), written under the lock. Relaxed: a thread that asks about its own earlier copy sees its own write,
   // and of other threads' copies it can only know by synchronising with them.
   std::atomic<size_t> count_{0};

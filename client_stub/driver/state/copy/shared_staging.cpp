@@ -59,20 +59,20 @@ int SharedStaging::reserve(const Caller& caller) noexcept {
 int SharedStaging::take(const Caller& caller, bool may_make) noexcept {
   int block = kNone;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (ended_) return kNone;
     block = find_free(caller.context_handle);
   }
   if (block != kNone) return block;
   caller.session->poll();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     block = find_free(caller.context_handle);
     if (block != kNone || ended_ || refused_ || !may_make) return block;
   }
   drop_forgotten(caller);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     block = reserve(caller);
   }
   if (block == kNone) return kNone;
@@ -80,7 +80,7 @@ int SharedStaging::take(const Caller& caller, bool may_make) noexcept {
   const CUresult shared = share_pages(caller, kStagingBlockBytes, memory);
   // A child of fork() does not use the block.
   if (memory) madvise(memory, kStagingBlockBytes, MADV_DONTFORK);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Block& made = blocks_[size_t(block)];
   if (!memory) {
     refused_ = shared != CUDA_ERROR_NOT_FOUND || ++losses_ == kStagingLossesMax;
@@ -110,13 +110,13 @@ void SharedStaging::release(Block& block) noexcept {
 }
 
 void SharedStaging::give_back(int block) noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Block& back = blocks_[size_t(block)];
   ended_ ? unmap(back) : release(back);
 }
 
 void SharedStaging::lend(int block, uint64_t sequence) noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Block& away = blocks_[size_t(block)];
   if (ended_) return unmap(away);  // no notice will report that it has been read
   away.state = State::lent;
@@ -124,7 +124,7 @@ void SharedStaging::lend(int block, uint64_t sequence) noexcept {
 }
 
 void SharedStaging::has_read(uint64_t sequence) noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (Block& block : blocks_) {
     if (block.state == State::lent && block.sequence == sequence) return release(block);
   }
@@ -144,13 +144,13 @@ bool SharedStaging::await_return(const Caller& caller, uint64_t before) noexcept
       relax();
       continue;
     }
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (ended_) return false;
     if (spent >= kStagingPatience) {
       starved_.store(before, std::memory_order_relaxed);
       return false;
     }
-    changed_.wait_for(lock, nap, [&] { return ended_ || returns() != before; });
+    changed_.wait_for(lock.native(), nap, [&]() REQUIRES(mutex_) { return ended_ || returns() != before; });
     nap = std::min(nap * 2, kNapMax);
   }
 }
@@ -165,7 +165,7 @@ unsigned SharedStaging::take_helpers(unsigned most) noexcept {
 
 bool SharedStaging::make_room(const Caller& caller) noexcept {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (ended_) return false;
     for (Block& block : blocks_) {
       if (block.state != State::free) continue;
@@ -180,7 +180,7 @@ bool SharedStaging::make_room(const Caller& caller) noexcept {
 // Blocks in use are returned before the context ends, because their copies belong to it.
 void SharedStaging::forget(const Caller& caller, uint64_t context) noexcept {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (Block& block : blocks_) {
       if (block.state == State::absent || block.context != context) continue;
       block.context = 0;
@@ -196,7 +196,7 @@ bool SharedStaging::drop_forgotten(const Caller& caller) noexcept {
   std::array<std::byte*, kStagingBlocksMax> dropped;
   size_t count = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!forgotten_) return false;
     forgotten_ = false;
     for (Block& block : blocks_) {
@@ -218,7 +218,7 @@ size_t SharedStaging::blocks() const noexcept { return count_.load(std::memory_o
 
 // Taken blocks stay mapped, because their threads may still copy. The server has its own mapping of lent blocks.
 void SharedStaging::ended(SessionEnd) noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ended_ = true;
   for (Block& block : blocks_) {
     if (block.state == State::free || block.state == State::lent) unmap(block);

@@ -9,10 +9,10 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 
 #include "client_stub/driver/state/call/caller.hpp"
 #include "client_stub/driver/state/session/session_part.hpp"
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
 
@@ -51,7 +51,8 @@ class SharedStaging final : public SessionPart {
   // A block that is the caller's from now on. kNone: there is none, and none can be had. `may_make`: asks the server
   // for another one, if need be.
   int take(const Caller& caller, bool may_make) noexcept;
-  std::byte* data(int block) const noexcept { return blocks_[size_t(block)].data; }
+  // Without the lock: only the block's taker asks, and nothing else changes a taken block.
+  std::byte* data(int block) const noexcept WITHOUT_LOCK_CHECK { return blocks_[size_t(block)].data; }
   void give_back(int block) noexcept;
   // The device reads it: it comes back when that is over. Before the frame leaves.
   void lend(int block, uint64_t sequence) noexcept;
@@ -94,22 +95,21 @@ class SharedStaging final : public SessionPart {
     uint64_t freed = 0;  // when it came back last, by freed_: the newest is the warmest
   };
 
-  // With the lock.
-  int find_free(uint64_t context) noexcept;
-  int reserve(const Caller& caller) noexcept;
-  void release(Block& block) noexcept;
-  void unmap(Block& block) noexcept;
-  // Without it: ends blocks that are to go. False: none was free.
+  int find_free(uint64_t context) noexcept REQUIRES(mutex_);
+  int reserve(const Caller& caller) noexcept REQUIRES(mutex_);
+  void release(Block& block) noexcept REQUIRES(mutex_);
+  void unmap(Block& block) noexcept REQUIRES(mutex_);
+  // Without the lock: ends blocks that are to go. False: none was free.
   bool drop_forgotten(const Caller& caller) noexcept;
 
-  mutable std::mutex mutex_;  // guards the following members
+  mutable Mutex mutex_;
   std::condition_variable changed_;
-  std::array<Block, kStagingBlocksMax> blocks_;  // the taker of a block may read its `data`
-  uint64_t freed_ = 0;
-  bool refused_ = false;    // the server has none to give, or other use for it
-  unsigned losses_ = 0;     // blocks that were lost on their way to the server
-  bool forgotten_ = false;  // there may be blocks whose context has ended
-  bool ended_ = false;
+  std::array<Block, kStagingBlocksMax> blocks_ GUARDED_BY(mutex_);
+  uint64_t freed_ GUARDED_BY(mutex_) = 0;
+  bool refused_ GUARDED_BY(mutex_) = false;    // the server has none to give, or other use for it
+  unsigned losses_ GUARDED_BY(mutex_) = 0;     // blocks that were lost on their way to the server
+  bool forgotten_ GUARDED_BY(mutex_) = false;  // there may be blocks whose context has ended
+  bool ended_ GUARDED_BY(mutex_) = false;
   // The number of returned blocks, and its value at the end of the last wait without success. Written under the lock.
   // Relaxed: a reader of the number takes the lock for the block.
   std::atomic<uint64_t> returns_{0}, starved_{~uint64_t{0}};

@@ -14,14 +14,14 @@
 namespace gpuwire::client {
 
 NodeStorage& NodeStorages::of(uint64_t node) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto& found = by_node_[node];
   if (!found) found = std::make_unique<NodeStorage>();
   return *found;
 }
 
 void NodeStorages::forget(uint64_t node) noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   by_node_.erase(node);
 }
 

@@ -5,12 +5,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
 #include "client_stub/driver/state/call/caller.hpp"
 #include "client_stub/driver/state/session/session_part.hpp"
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
 
@@ -36,8 +36,8 @@ class NodeStorages final : public SessionPart {
   void after_fork_in_child() noexcept override {}  // nobody there asks
 
  private:
-  std::mutex mutex_;
-  std::unordered_map<uint64_t, std::unique_ptr<NodeStorage>> by_node_;
+  Mutex mutex_;
+  std::unordered_map<uint64_t, std::unique_ptr<NodeStorage>> by_node_ GUARDED_BY(mutex_);
 };
 
 // The memory of an allocating node is device memory from here on.

@@ -47,7 +47,7 @@ GraphBlock::~GraphBlock() { all.forget(*this); }
 
 void GraphMemory::forget(const GraphBlock& block) noexcept {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (blocks_.erase(block.number)) ranges_.remove(block.base, block.bytes);
     count_.store(blocks_.size(), std::memory_order_relaxed);
   }
@@ -58,7 +58,7 @@ void GraphMemory::forget(const GraphBlock& block) noexcept {
 
 CUresult GraphMemory::find(uint64_t address, uint64_t bytes, bool written, std::shared_ptr<GraphBlock>& out) noexcept {
   std::vector<std::shared_ptr<GraphBlock>> seen;  // released after the lock
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!ranges_.any(address, bytes)) return CUDA_SUCCESS;
   for (auto& [number, block] : blocks_) {
     if (!overlap(*block, address, bytes)) continue;
@@ -83,7 +83,7 @@ CUresult GraphMemory::create(const Caller& caller, uint64_t address, uint64_t by
   block->bytes = bytes;
   block->shadow.resize(bytes);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     block->number = next_++;
   }
   uint64_t place = 0;
@@ -92,7 +92,7 @@ CUresult GraphMemory::create(const Caller& caller, uint64_t address, uint64_t by
                                      [&](schema::GraphMemoryCreateReply::Reader reply) { place = reply.getPlace(); });
   if (result) return result;
   block->place = place;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ranges_.add(block->base, block->bytes);
   try {
     blocks_.emplace(block->number, block.get());
@@ -109,7 +109,7 @@ CUresult GraphMemory::find_or_make(const Caller& caller, uint64_t address, uint6
                                    std::shared_ptr<GraphBlock>& block) {
   CUresult found = find(address, bytes, written, block);
   if (found == CUDA_SUCCESS && block) return found;
-  std::lock_guard making(making_);
+  MutexLock making(making_);
   found = find(address, bytes, written, block);
   // Only launches of destroyed graphs may still hold the conflicting blocks.
   if (found) {
@@ -124,7 +124,7 @@ CUresult GraphMemory::find_or_make(const Caller& caller, uint64_t address, uint6
     size = range->bytes;
   }
   if (CUresult error = create(caller, base, size, block)) return error;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   block->written = block->written || written;  // another thread may have found the block by now
   return CUDA_SUCCESS;
 }
@@ -148,7 +148,7 @@ CUresult GraphMemory::use(const Caller& caller, uint64_t address, uint64_t bytes
 
 uint64_t GraphMemory::home(uint64_t place) const noexcept {
   if (!any()) return 0;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto& [number, block] : blocks_) {
     if (place >= block->place && place - block->place < block->bytes) return block->base + (place - block->place);
   }
@@ -167,9 +167,9 @@ void post_writes(const Caller& caller, const std::vector<MirroredChange>& change
 
 void GraphMemory::push(const Caller& caller, std::span<const GraphUse> uses) noexcept try {
   std::vector<MirroredChange> changes;
-  std::lock_guard sending(sending_);
+  MutexLock sending(sending_);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const GraphUse& use : uses) {
       if (use.block) find_changes(*use.block, use.address, use.bytes, changes);
     }
@@ -186,9 +186,9 @@ void GraphMemory::push_launched(const Caller& caller) noexcept try {
   for (const auto& uses : launched) session_.host_regions.push_for_graphs(caller, uses->pinned);
   std::vector<MirroredChange> changes;
   std::unordered_set<const GraphBlock*> seen;
-  std::lock_guard sending(sending_);
+  MutexLock sending(sending_);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& uses : launched) {
       for (const GraphUse& use : uses->ranges) {
         if (!use.block) continue;
@@ -207,7 +207,7 @@ BulkSink GraphMemory::sink(size_t bytes) { return mirrored_sink(incoming_, bytes
 
 void GraphMemory::stored(uint64_t number, uint64_t offset, std::span<const uint8_t> mask, size_t bytes) {
   if (bytes > incoming_.size()) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = blocks_.find(number);
   if (found == blocks_.end()) return;  // its last launch is known to have ended
   GraphBlock& block = *found->second;

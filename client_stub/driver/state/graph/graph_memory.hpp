@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "client_stub/driver/state/host_memory/region_changes.hpp"
 #include "client_stub/driver/state/session/session_part.hpp"
 #include "client_stub/session/session.hpp"
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
 
@@ -91,17 +91,19 @@ class GraphMemory final : public SessionPart {
   CUresult find_or_make(const Caller& caller, uint64_t address, uint64_t bytes, bool written,
                         std::shared_ptr<GraphBlock>& block);
   CUresult create(const Caller& caller, uint64_t address, uint64_t bytes, std::shared_ptr<GraphBlock>& out);
-  void find_changes(GraphBlock& block, uint64_t address, uint64_t bytes, std::vector<MirroredChange>& out);
+  void find_changes(GraphBlock& block, uint64_t address, uint64_t bytes, std::vector<MirroredChange>& out)
+      REQUIRES(mutex_);
 
   ServerSession& session_;
   // Outermost, and one at a time: held while a block is made, and while changes are found and sent. A host function's
   // writes must not wait for the making of a block, which may wait for the function. Known blocks are found without
   // either lock. The thread that reads takes neither.
-  std::mutex making_, sending_;
-  mutable std::mutex mutex_;                          // a leaf: all below, and the blocks' shadows and flags
-  std::unordered_map<uint64_t, GraphBlock*> blocks_;  // by number; each takes itself out before it goes
-  RangeCounts ranges_;                                // theirs
-  uint64_t next_ = 1;
+  Mutex making_, sending_;
+  mutable Mutex mutex_;  // a leaf; it guards the blocks' shadows and flags, too
+  std::unordered_map<uint64_t, GraphBlock*> blocks_
+      GUARDED_BY(mutex_);                  // by number; each takes itself out before it goes
+  RangeCounts ranges_ GUARDED_BY(mutex_);  // theirs
+  uint64_t next_ GUARDED_BY(mutex_) = 1;
   std::vector<std::byte> incoming_;  // bulk of the notice being read; the reading thread only
   std::atomic<size_t> count_{0};  // blocks_.size(). Relaxed: a thread that launches a graph synchronised with its maker
 };

@@ -21,7 +21,7 @@ constexpr int kInnerDepthMax = 64;  // the driver's bound for nested graphs, and
 void GraphRecords::add(uint64_t owner, uint64_t node, std::span<const GraphUse> uses) {
   if (uses.empty()) return;
   std::shared_ptr<const GraphUses> before;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Record& record = records_[owner];
   before.swap(record.together);
   for (const GraphUse& use : uses) record.uses.push_back({node, use});
@@ -32,7 +32,7 @@ void GraphRecords::add(uint64_t owner, uint64_t node, std::span<const GraphUse> 
 void GraphRecords::replace(uint64_t owner, uint64_t node, std::span<const GraphUse> uses) {
   std::vector<NodeUse> before;
   std::shared_ptr<const GraphUses> together;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (uses.empty() && !records_.contains(owner)) return;
   together.swap(records_[owner].together);
   auto& all = records_[owner].uses;
@@ -62,7 +62,7 @@ void GraphRecords::copy(uint64_t from, uint64_t to, uint64_t node) {
   if (count_.load(std::memory_order_relaxed) == 0) return;
   std::vector<NodeUse> all;
   std::shared_ptr<const GraphUses> before;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   collect(from, all, 0);
   const Whole whole = collect_whole(from, 0);
   auto source = records_.find(from);
@@ -80,7 +80,7 @@ void GraphRecords::take_over(uint64_t from, uint64_t to) {
   if (count_.load(std::memory_order_relaxed) == 0) return;
   std::vector<NodeUse> all;
   std::shared_ptr<const GraphUses> before;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   collect(from, all, 0);
   const Whole whole = collect_whole(from, 0);
   if (all.empty() && whole.is_nothing() && !records_.contains(to)) return;
@@ -92,7 +92,7 @@ void GraphRecords::take_over(uint64_t from, uint64_t to) {
 }
 
 void GraphRecords::note_inner(uint64_t owner, uint64_t inner) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto& all = records_[owner].inner;
   if (std::find(all.begin(), all.end(), inner) == all.end()) all.push_back(inner);
   count();
@@ -100,7 +100,7 @@ void GraphRecords::note_inner(uint64_t owner, uint64_t inner) {
 
 void GraphRecords::rename(uint64_t owner, uint64_t original, uint64_t node) {
   if (count_.load(std::memory_order_relaxed) == 0) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   graphs_[node] = owner;
   auto found = records_.find(owner);
   if (found == records_.end()) return;
@@ -110,13 +110,13 @@ void GraphRecords::rename(uint64_t owner, uint64_t original, uint64_t node) {
 }
 
 void GraphRecords::note_nodes(uint64_t graph, std::span<const CUgraphNode> nodes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (CUgraphNode node : nodes) graphs_[reinterpret_cast<uint64_t>(node)] = graph;
   count();
 }
 
 uint64_t GraphRecords::graph_of(uint64_t node) const noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = graphs_.find(node);
   return found == graphs_.end() ? 0 : found->second;
 }
@@ -124,7 +124,7 @@ uint64_t GraphRecords::graph_of(uint64_t node) const noexcept {
 void GraphRecords::forget(uint64_t owner, std::vector<uint64_t>& nodes, std::vector<uint64_t>& inner) {
   if (count_.load(std::memory_order_relaxed) == 0) return;
   std::vector<Record> gone;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::vector<uint64_t> owners{owner};
   while (!owners.empty()) {
     uint64_t next = owners.back();
@@ -146,46 +146,46 @@ void GraphRecords::forget(uint64_t owner, std::vector<uint64_t>& nodes, std::vec
 void GraphRecords::forget_node(uint64_t node) noexcept {
   if (count_.load(std::memory_order_relaxed) == 0) return;
   if (uint64_t graph = graph_of(node)) replace(graph, node, {});
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   graphs_.erase(node);
   count();
 }
 
 void GraphRecords::note_allocation(uint64_t owner, uint64_t address) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   records_[owner].allocations.push_back(address);
   count();
 }
 
 void GraphRecords::note_free(uint64_t owner, uint64_t address) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = records_.find(owner);
   if (found != records_.end()) std::erase(found->second.allocations, address);
 }
 
 void GraphRecords::note_judged(uint64_t owner) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   records_[owner].whole.judged = true;
   count();
 }
 
 bool GraphRecords::launch_is_judged(uint64_t owner) const {
   if (count_.load(std::memory_order_relaxed) == 0) return false;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = records_.find(owner);
   return found != records_.end() && (found->second.whole.judged || !found->second.allocations.empty());
 }
 
 void GraphRecords::note_awaits(uint64_t owner, Awaits awaits) {
   if (awaits == Awaits::nothing) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   records_[owner].whole.join({.awaits = awaits});
   count();
 }
 
 Awaits GraphRecords::awaits_of(uint64_t owner) const noexcept {
   if (count_.load(std::memory_order_relaxed) == 0) return Awaits::nothing;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = records_.find(owner);
   return found == records_.end() ? Awaits::nothing : found->second.whole.awaits;
 }
@@ -238,7 +238,7 @@ std::shared_ptr<const GraphUses> each_once(std::vector<GraphUse> ranges) {
 
 std::shared_ptr<const GraphUses> GraphRecords::uses_of(uint64_t owner) {
   if (count_.load(std::memory_order_relaxed) == 0) return nullptr;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = records_.find(owner);
   if (found == records_.end() || found->second.uses.empty()) return nullptr;
   Record& record = found->second;

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "client_stub/driver/state/copy/memory_in_flight.hpp"
 #include "client_stub/driver/state/graph/graph_memory.hpp"
 #include "client_stub/driver/state/session/session_part.hpp"
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
 
@@ -82,13 +82,13 @@ class GraphRecords final : public SessionPart {
     Whole whole;                                // of any node that it has, or has had
     std::shared_ptr<const GraphUses> together;  // `uses`, each once; null: not made since they changed
   };
-  Whole collect_whole(uint64_t owner, int depth) const noexcept;
-  void collect(uint64_t owner, std::vector<NodeUse>& out, int depth) const;
-  void count() noexcept { count_.store(records_.size() + graphs_.size(), std::memory_order_relaxed); }
+  Whole collect_whole(uint64_t owner, int depth) const noexcept REQUIRES(mutex_);
+  void collect(uint64_t owner, std::vector<NodeUse>& out, int depth) const REQUIRES(mutex_);
+  void count() noexcept REQUIRES(mutex_) { count_.store(records_.size() + graphs_.size(), std::memory_order_relaxed); }
 
-  mutable std::mutex mutex_;
-  std::unordered_map<uint64_t, Record> records_;   // by owner
-  std::unordered_map<uint64_t, uint64_t> graphs_;  // node -> graph
+  mutable Mutex mutex_;
+  std::unordered_map<uint64_t, Record> records_ GUARDED_BY(mutex_);   // by owner
+  std::unordered_map<uint64_t, uint64_t> graphs_ GUARDED_BY(mutex_);  // node -> graph
   // The tables' sizes, for the check that they are empty. Relaxed: a thread that uses a graph synchronised with its
   // maker.
   std::atomic<size_t> count_{0};

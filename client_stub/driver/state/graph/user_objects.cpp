@@ -35,7 +35,7 @@ void UserObjects::destroy(UserObject& object, const Holder* holder) {
 
 void UserObjects::copy(uint64_t from, uint64_t to) {
   if (none()) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = holders_.find(from);
   if (found == holders_.end()) return;
   auto objects = found->second.objects;
@@ -52,7 +52,7 @@ void UserObjects::replace(uint64_t from, uint64_t to) {
   Holder before;
   std::vector<UserObject*> last;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto found = holders_.find(from);
     const auto objects = found == holders_.end() ? decltype(Holder::objects){} : found->second.objects;
     for (auto& [object, count] : objects) object->references += count;
@@ -72,7 +72,7 @@ void UserObjects::release(uint64_t owner) {
   Holder holder;
   std::vector<UserObject*> last;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto found = holders_.find(owner);
     if (found == holders_.end()) return;
     holder = std::move(found->second);
@@ -88,7 +88,7 @@ void UserObjects::release(uint64_t owner) {
 void UserObjects::note_launch(uint64_t exec, uint64_t wire_stream) noexcept {
   if (none()) [[likely]]
     return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = holders_.find(exec);
   if (found == holders_.end()) return;
   found->second.launched = true;
@@ -96,20 +96,20 @@ void UserObjects::note_launch(uint64_t exec, uint64_t wire_stream) noexcept {
 }
 
 void UserObjects::retain(UserObject& object, int64_t count) noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   object.references += count;
 }
 
 void UserObjects::release(UserObject& object, int64_t count) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!drop(object, count)) return;
   }
   destroy(object, nullptr);
 }
 
 void UserObjects::retain_for(uint64_t graph, UserObject& object, int64_t count, bool moved) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   holders_[graph].objects[&object] += count;
   note_size();
   if (!moved) object.references += count;
@@ -117,7 +117,7 @@ void UserObjects::retain_for(uint64_t graph, UserObject& object, int64_t count, 
 
 bool UserObjects::release_of(uint64_t graph, UserObject& object, int64_t count) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto holder = holders_.find(graph);
     if (holder == holders_.end()) return false;
     auto held = holder->second.objects.find(&object);

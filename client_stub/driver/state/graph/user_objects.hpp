@@ -6,10 +6,10 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <unordered_map>
 
 #include "client_stub/driver/state/session/session_part.hpp"
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
 
@@ -52,11 +52,11 @@ class UserObjects final : public SessionPart {
     uint64_t stream = 0;  // of the newest launch
   };
   static void destroy(UserObject& object, const Holder* holder);
-  void note_size() noexcept { count_.store(holders_.size(), std::memory_order_relaxed); }
+  void note_size() noexcept REQUIRES(mutex_) { count_.store(holders_.size(), std::memory_order_relaxed); }
   bool none() const noexcept { return count_.load(std::memory_order_relaxed) == 0; }
 
-  std::mutex mutex_;                              // all below, and the objects' counts
-  std::unordered_map<uint64_t, Holder> holders_;  // graphs and executable graphs
+  Mutex mutex_;                                                      // it guards the objects' counts, too
+  std::unordered_map<uint64_t, Holder> holders_ GUARDED_BY(mutex_);  // graphs and executable graphs
   std::atomic<size_t> count_{0};  // holders_.size(). Relaxed: a thread that uses a graph synchronised with its maker
 };
 

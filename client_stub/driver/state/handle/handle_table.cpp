@@ -27,7 +27,7 @@ HandleTable::Slot* HandleTable::slot_at(Kind& kind, uint32_t index) noexcept {
 
 uint64_t HandleTable::create(wire::HandleKind kind_name, ServerSession* session, void* object) noexcept {
   Kind& kind = kinds_[unsigned(kind_name)];
-  std::lock_guard lock(kind.mutex);
+  MutexLock lock(kind.mutex);
   uint32_t index;
   Slot* slot;
   if (kind.free_count > kRestingSlots || (kind.free_count > 0 && kind.next_fresh + 1 >= wire::kHandlesPerSessionMax)) {
@@ -60,7 +60,7 @@ bool HandleTable::forget(wire::HandleKind kind_name, uint64_t handle, void** obj
   auto* slot = const_cast<Slot*>(live_slot(kind_name, handle));
   if (!slot) return false;
   Kind& kind = kinds_[unsigned(kind_name)];
-  std::lock_guard lock(kind.mutex);
+  MutexLock lock(kind.mutex);
   uint32_t expected = kLive | wire::handle_generation(handle);
   if (slot->tag.load(std::memory_order_relaxed) != expected) return false;
   if (object) *object = slot->object.load(std::memory_order_relaxed);
@@ -104,7 +104,7 @@ void HandleTable::for_each(wire::HandleKind kind, const ServerSession* session,
 }
 
 void HandleTable::after_fork_in_child() noexcept {
-  for (Kind& kind : kinds_) new (&kind.mutex) std::mutex;
+  for (Kind& kind : kinds_) new (&kind.mutex) Mutex;
 }
 
 }  // namespace gpuwire::client

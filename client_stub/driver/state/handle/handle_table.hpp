@@ -5,8 +5,8 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 
+#include "protocol/threads/mutex.hpp"
 #include "protocol/wire/handle.hpp"
 #include "protocol/wire/limits.hpp"
 
@@ -72,9 +72,10 @@ class HandleTable {
   struct Kind {
     // Chunks are published with release and never taken back; partner: live_slot().
     std::atomic<Slot*> chunks[kChunks] = {};
-    std::mutex mutex;         // all below; a leaf lock
-    uint32_t next_fresh = 0;  // slots handed out so far; 0 is never one, so that no handle's low 32 bits are zero
-    uint32_t free_first = 0, free_last = 0, free_count = 0;
+    Mutex mutex;  // a leaf lock
+    uint32_t next_fresh GUARDED_BY(mutex) =
+        0;  // slots handed out so far; 0 is never one, so that no handle's low 32 bits are zero
+    uint32_t free_first GUARDED_BY(mutex) = 0, free_last GUARDED_BY(mutex) = 0, free_count GUARDED_BY(mutex) = 0;
   };
 
   const Slot* live_slot(wire::HandleKind kind, uint64_t handle) const noexcept {

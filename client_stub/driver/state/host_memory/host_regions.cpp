@@ -104,7 +104,7 @@ CUresult reach_pinned(const AddressRange& pinned) noexcept {
 }
 
 bool HostRegions::knows(uint64_t base, Users users) const noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return regions_.contains(base) || (users == Users::graphs && for_graphs_.contains(base));
 }
 
@@ -112,7 +112,7 @@ CUresult HostRegions::mirror(const Caller& caller, uint64_t base, uint64_t bytes
   for (;;) {
     if (knows(base, Users::kernels)) return CUDA_SUCCESS;
     const bool arrived = await_arrivals(caller, base, bytes);
-    std::lock_guard making(making_);
+    MutexLock making(making_);
     if (knows(base, Users::kernels)) return CUDA_SUCCESS;
     if (!pinned_.contains(base)) return CUDA_ERROR_INVALID_VALUE;
     // Another thread may have sent a copy there meanwhile.
@@ -128,14 +128,13 @@ CUresult HostRegions::mirror_for_graphs(const Caller& caller, uint64_t base, uin
   if (!caller.session->facts().knows(uint32_t(wire::SessionOrdinal::region_for_kernels)))
     return CUDA_ERROR_NOT_SUPPORTED;
   if (knows(base, Users::graphs)) return CUDA_SUCCESS;
-  std::lock_guard making(making_);
+  MutexLock making(making_);
   if (knows(base, Users::graphs)) return CUDA_SUCCESS;
   return pinned_.contains(base) ? make(caller, base, bytes, Users::graphs) : CUDA_ERROR_INVALID_VALUE;
 } catch (const std::bad_alloc&) {
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-// Lock: making_.
 CUresult HostRegions::make(const Caller& caller, uint64_t base, uint64_t bytes, Users users) {
   if (!caller.session->facts().knows(uint32_t(wire::SessionOrdinal::region_create))) return CUDA_ERROR_NOT_SUPPORTED;
   auto range = address_map().find(base);
@@ -151,7 +150,7 @@ CUresult HostRegions::make(const Caller& caller, uint64_t base, uint64_t bytes, 
   if (result == CUDA_ERROR_OUT_OF_MEMORY && session_.shared_staging.make_room(caller)) result = create();
   if (result) return result;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (users == Users::kernels) add(base, std::move(region));
     else for_graphs_.emplace(base, std::move(region));
   }
@@ -161,16 +160,15 @@ CUresult HostRegions::make(const Caller& caller, uint64_t base, uint64_t bytes, 
   return CUDA_SUCCESS;
 }
 
-// Lock: making_.
 bool HostRegions::open_to_kernels(const Caller& caller, uint64_t base) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!for_graphs_.contains(base)) return false;
   }
   // If the frame cannot be sent, the session is over, and the region with it.
   static_cast<void>(send::post_region_for_kernels(*caller.session, caller.context, {.address = base}));
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (auto found = for_graphs_.find(base); found != for_graphs_.end()) {
       Region region = std::move(found->second);
       for_graphs_.erase(found);
@@ -245,7 +243,7 @@ void* HostRegions::allocate_shared(const Caller& caller, size_t mapped_bytes) no
       session_.shared_staging.make_room(caller))
     static_cast<void>(share_pages(caller, mapped_bytes, memory));
   if (!memory) return nullptr;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   add(reinterpret_cast<uint64_t>(memory), Region{.bytes = mapped_bytes});
   if (mapped_bytes <= kSharedTableBytesMax) pinned_.add_table(reinterpret_cast<uint64_t>(memory), mapped_bytes);
   return memory;
@@ -324,7 +322,7 @@ void HostRegions::store_without_rights(uint64_t base, Region& region, uint64_t o
 
 bool HostRegions::holds(uint64_t address, uint64_t bytes) const noexcept {
   if (!any()) return false;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto at = regions_.upper_bound(address);
   if (at == regions_.begin()) return false;
   --at;
@@ -334,12 +332,12 @@ bool HostRegions::holds(uint64_t address, uint64_t bytes) const noexcept {
 
 void HostRegions::end(const Caller& caller, uint64_t base) noexcept {
   {
-    std::lock_guard making(making_);
+    MutexLock making(making_);
     pinned_.remove(base);
   }
-  std::lock_guard sending(sending_);
+  MutexLock sending(sending_);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto found = regions_.find(base);
     if (found != regions_.end()) {
       pinned_.note_former(base, found->second.bytes);
@@ -370,7 +368,7 @@ void HostRegions::push_now(const Caller& caller) noexcept {
   }
 }
 
-// A table that the device has may point to another table. Lock: sending_, so that no table ends meanwhile.
+// A table that the device has may point to another table.
 void HostRegions::scan_tables() {
   if (!pinned_.any_unseen() || pinned_.want_all_if_tables_cost_more()) return;
   for (size_t seen = 0;;) {
@@ -384,12 +382,12 @@ void HostRegions::scan_tables() {
 
 void HostRegions::push_changes(const Caller& caller) noexcept try {
   std::vector<MirroredChange> changes;
-  std::lock_guard sending(sending_);
+  MutexLock sending(sending_);
   scan_tables();
   {
     // Not held while frames are sent: a full send window drains through the receiving thread, which takes this lock to
     // store the device's writes.
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (mirrored_.load(std::memory_order_relaxed) == 0) return;
     for (auto& [base, region] : regions_) {
       if (!region.shared()) find_changes(base, region, 0, region.bytes, changes);
@@ -408,9 +406,9 @@ void HostRegions::push_changes(const Caller& caller) noexcept try {
 void HostRegions::push_for_graphs(const Caller& caller, std::span<const uint64_t> ranges) noexcept try {
   if (ranges.empty()) return;
   std::vector<MirroredChange> changes;
-  std::lock_guard sending(sending_);
+  MutexLock sending(sending_);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (size_t i = 0; i + 1 < ranges.size(); i += 2) {
       auto* found = find(for_graphs_, ranges[i]);
       if (!found) continue;  // now a region for kernels, which was sent with all of those; or freed
@@ -427,7 +425,7 @@ void HostRegions::push_for_graphs(const Caller& caller, std::span<const uint64_t
 void HostRegions::restore_for_graphs(const Caller& caller, std::span<const uint64_t> ranges) noexcept try {
   std::vector<uint64_t> missing;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (size_t i = 0; i < ranges.size(); i += 2) {
       if (!find(for_graphs_, ranges[i]) && !find(regions_, ranges[i])) missing.push_back(ranges[i]);
     }
@@ -450,7 +448,7 @@ BulkSink HostRegions::sink(size_t bytes) { return mirrored_sink(incoming_, bytes
 
 void HostRegions::stored(uint64_t address, uint64_t offset, std::span<const uint8_t> mask, size_t bytes) {
   if (bytes > incoming_.size()) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto* found = find(regions_, address);
   if (!found) found = find(for_graphs_, address);
   if (!found || found->first != address || found->second.shared()) return;  // freed meanwhile
@@ -471,7 +469,7 @@ void HostRegions::stored(uint64_t address, uint64_t offset, std::span<const uint
 }
 
 void HostRegions::ended(SessionEnd) noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   regions_.clear();
   for_graphs_.clear();
   note_bounds();

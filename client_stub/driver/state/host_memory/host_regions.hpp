@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <span>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "client_stub/driver/state/host_memory/pinned_pointers.hpp"
 #include "client_stub/driver/state/session/session_part.hpp"
 #include "client_stub/session/session.hpp"
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
 
@@ -100,16 +100,15 @@ class HostRegions final : public SessionPart {
   };
   using Regions = std::map<uint64_t, Region>;
   enum class Users : uint8_t { kernels, graphs };
-  // With mutex_.
-  void add(uint64_t base, Region region);
-  void remove(Regions::iterator which) noexcept;
-  void note_bounds() noexcept;
-  // With mutex_. The region that holds the address, or null.
+  void add(uint64_t base, Region region) REQUIRES(mutex_);
+  void remove(Regions::iterator which) noexcept REQUIRES(mutex_);
+  void note_bounds() noexcept REQUIRES(mutex_);
+  // The region that holds the address, or null.
   static Regions::value_type* find(Regions& regions, uint64_t address) noexcept;
-  // With mutex_: compares bytes [offset, offset + bytes) of a region that is not shared with its shadow. Without effect
+  // Compares bytes [offset, offset + bytes) of a region that is not shared with its shadow. Without effect
   // where the memory is not there.
   void find_changes(uint64_t base, Region& region, uint64_t offset, uint64_t bytes,
-                    std::vector<MirroredChange>& changes);
+                    std::vector<MirroredChange>& changes) REQUIRES(mutex_);
   void post(const Caller& caller, const std::vector<MirroredChange>& changes);
   // Writes the bytes of the device that came while the memory could not be written. False: it still cannot be.
   static bool bring_late(uint64_t base, Region& region) noexcept;
@@ -117,12 +116,12 @@ class HostRegions final : public SessionPart {
   static void store_without_rights(uint64_t base, Region& region, uint64_t offset, std::span<const std::byte> bytes,
                                    std::span<const uint8_t> mask);
   bool knows(uint64_t base, Users users) const noexcept;
-  CUresult make(const Caller& caller, uint64_t base, uint64_t bytes, Users users);
+  CUresult make(const Caller& caller, uint64_t base, uint64_t bytes, Users users) REQUIRES(making_);
   // False: it is no region for graphs.
-  bool open_to_kernels(const Caller& caller, uint64_t base);
+  bool open_to_kernels(const Caller& caller, uint64_t base) REQUIRES(making_);
   void push_now(const Caller& caller) noexcept;
   void push_changes(const Caller& caller) noexcept;
-  void scan_tables();
+  void scan_tables() REQUIRES(sending_);
 
   ServerSession& session_;
   PinnedPointers& pinned_;
@@ -130,13 +129,14 @@ class HostRegions final : public SessionPart {
   // that is being released. The server may only answer when it has got the answer to a host function, whose thread
   // sends regions: so it is not sending_. Data that must arrive first are waited for without it: other threads make
   // their regions meanwhile.
-  std::mutex making_;
+  Mutex making_;
   // Held while changes are found and sent, so that two threads do not send in the wrong order. The thread that reads
   // the connection never takes it.
-  mutable std::mutex sending_;
-  mutable std::mutex mutex_;         // a leaf: the members below
-  Regions regions_;                  // by base
-  Regions for_graphs_;               // the same of those that only graphs use; all_shared() and the like leave them out
+  mutable Mutex sending_;
+  mutable Mutex mutex_;                 // a leaf
+  Regions regions_ GUARDED_BY(mutex_);  // by base
+  Regions for_graphs_
+      GUARDED_BY(mutex_);            // the same of those that only graphs use; all_shared() and the like leave them out
   std::vector<std::byte> incoming_;  // bulk of the notice being read; the reading thread only
   // Size of regions_, changed under the lock. Relaxed: a thread that has the region's pointer got it after the region
   // was made, from the thread that made it or by synchronising with it.

@@ -61,14 +61,14 @@ void PinnedPointers::note_bounds() noexcept {
 }
 
 void PinnedPointers::add_table(uint64_t base, uint64_t bytes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!tables_.emplace(base, Table{bytes, false}).second) return;
   unsent_.store(unsent_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   note_bounds();
 }
 
 void PinnedPointers::remove_table(uint64_t base) noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = tables_.find(base);
   if (found == tables_.end()) return;
   if (found->second.told) {
@@ -99,13 +99,13 @@ bool PinnedPointers::notify_holder(uint64_t address) noexcept {
 }
 
 std::vector<PinnedPointers::Range> PinnedPointers::sent_tables(size_t from) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (from >= notified_.size()) return {};
   return {notified_.begin() + ptrdiff_t(from), notified_.end()};
 }
 
 bool PinnedPointers::want_all_if_tables_cost_more() noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const uint64_t unseen_bytes = unseen_bytes_.load(std::memory_order_relaxed);
   if (told_bytes_ <= kTableBytesCheap || told_bytes_ / kComparedBytesCost <= unseen_bytes) return false;
   for (auto& [base, entry] : ranges_) note_wanted(entry);
@@ -123,7 +123,7 @@ void PinnedPointers::set(Entry& entry, State state) noexcept {
 }
 
 void PinnedPointers::add(uint64_t base, uint64_t bytes, Around around) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Entry& entry = ranges_[base];
   auto former = former_.lower_bound(base + bytes);
   bool known_before = former != former_.begin() && std::prev(former)->first + std::prev(former)->second > base;
@@ -135,7 +135,7 @@ void PinnedPointers::add(uint64_t base, uint64_t bytes, Around around) {
 }
 
 void PinnedPointers::note_former(uint64_t base, uint64_t bytes) noexcept try {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (former_.size() >= kFormerMax) former_.clear();
   uint64_t& known = former_[base];
   known = std::max(known, bytes);
@@ -144,7 +144,7 @@ void PinnedPointers::note_former(uint64_t base, uint64_t bytes) noexcept try {
 }
 
 void PinnedPointers::remove(uint64_t base) noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = ranges_.find(base);
   if (found == ranges_.end()) return;
   set(found->second, State::refused);
@@ -153,7 +153,7 @@ void PinnedPointers::remove(uint64_t base) noexcept {
 }
 
 bool PinnedPointers::contains(uint64_t base) const noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return ranges_.contains(base);
 }
 
@@ -200,7 +200,7 @@ void PinnedPointers::join_halves(uint64_t place, uint32_t half) noexcept {
   constexpr uint64_t kHalfBytes = kWordBytes / 2;
   uint64_t word = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (place == half_place_ + kHalfBytes) word = uint64_t(half) << 32 | half_;
     if (place + kHalfBytes == half_place_) word = uint64_t(half_) << 32 | half;
     half_place_ = place;
@@ -246,27 +246,27 @@ bool is_of_known_memory(uint64_t address) noexcept {
 
 void PinnedPointers::want(uint64_t address) noexcept {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (want_holder(address)) return;
   }
   if (is_of_known_memory(address)) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   want_ended(address);
 }
 
 void PinnedPointers::want_near(uint64_t address) noexcept {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (want_holder(address)) return;
   }
   if (is_of_known_memory(address)) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!want_ended(address)) want_above(address);
 }
 
 std::optional<PinnedPointers::Range> PinnedPointers::next_wanted() const noexcept {
   if (!wanted()) return std::nullopt;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const auto& [base, entry] : ranges_) {
     if (entry.state == State::wanted) return Range{base, entry.bytes};
   }
@@ -274,13 +274,13 @@ std::optional<PinnedPointers::Range> PinnedPointers::next_wanted() const noexcep
 }
 
 void PinnedPointers::refuse(uint64_t base) noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = ranges_.find(base);
   if (found != ranges_.end()) set(found->second, State::refused);
 }
 
 void PinnedPointers::ended(SessionEnd) noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ranges_.clear();
   former_.clear();
   tables_.clear();

@@ -7,12 +7,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "client_stub/driver/state/session/session_part.hpp"
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
 
@@ -127,35 +127,35 @@ class PinnedPointers final : public SessionPart {
   void want(uint64_t address) noexcept;
   // Or begins behind it, if it is in nothing that is known.
   void want_near(uint64_t address) noexcept;
-  // Under the lock. False: nothing holds it.
-  bool want_holder(uint64_t address) noexcept;
-  bool notify_holder(uint64_t address) noexcept;
-  bool want_ended(uint64_t address) noexcept;
-  void want_above(uint64_t address) noexcept;
-  void note_wanted(Entry& entry) noexcept {
+  // False: nothing holds it.
+  bool want_holder(uint64_t address) noexcept REQUIRES(mutex_);
+  bool notify_holder(uint64_t address) noexcept REQUIRES(mutex_);
+  bool want_ended(uint64_t address) noexcept REQUIRES(mutex_);
+  void want_above(uint64_t address) noexcept REQUIRES(mutex_);
+  void note_wanted(Entry& entry) noexcept REQUIRES(mutex_) {
     if (entry.state == State::unseen) set(entry, State::wanted);
   }
-  void set(Entry& entry, State state) noexcept;
-  void note_bounds() noexcept;
+  void set(Entry& entry, State state) noexcept REQUIRES(mutex_);
+  void note_bounds() noexcept REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;
-  std::map<uint64_t, Entry> ranges_;     // by first byte; disjoint
-  std::map<uint64_t, uint64_t> former_;  // base and bytes of memory that the device knew
+  mutable Mutex mutex_;
+  std::map<uint64_t, Entry> ranges_ GUARDED_BY(mutex_);     // by first byte; disjoint
+  std::map<uint64_t, uint64_t> former_ GUARDED_BY(mutex_);  // base and bytes of memory that the device knew
   struct Table {
     uint64_t bytes = 0;
     bool told = false;
   };
-  std::map<uint64_t, Table> tables_;  // by first byte; disjoint
-  std::vector<Range> notified_;       // those of them that are
-  uint64_t half_place_ = 0;           // of the half that was looked at last
-  uint32_t half_ = 0;
+  std::map<uint64_t, Table> tables_ GUARDED_BY(mutex_);  // by first byte; disjoint
+  std::vector<Range> notified_ GUARDED_BY(mutex_);       // those of them that are
+  uint64_t half_place_ GUARDED_BY(mutex_) = 0;           // of the half that was looked at last
+  uint32_t half_ GUARDED_BY(mutex_) = 0;
   // All ranges and tables lie in [low_, high_), and a pointer to high_ may mean the range that ends there; 0 and 0:
   // there are none. Written under the lock. Relaxed: a thread that has a pointer got it after the range was added; each
   // of the two bounds then lets it pass, whatever ranges come and go meanwhile.
   std::atomic<uint64_t> low_{0}, high_{0};
-  std::atomic<size_t> count_{0}, unsent_{0};  // of ranges_, of tables; the same holds
-  uint64_t told_bytes_ = 0;                   // of notified_
-  std::atomic<uint64_t> unseen_bytes_{0};     // of unseen ranges; as count_
+  std::atomic<size_t> count_{0}, unsent_{0};    // of ranges_, of tables; the same holds
+  uint64_t told_bytes_ GUARDED_BY(mutex_) = 0;  // of notified_
+  std::atomic<uint64_t> unseen_bytes_{0};       // of unseen ranges; as count_
   std::atomic<size_t> wanted_{0};  // existing ranges; relaxed: a thread that sent a pointer has made its range wanted
 };
 

@@ -5,12 +5,12 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "client_stub/driver/state/launch/occupancy_settings.hpp"
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
 
@@ -34,7 +34,7 @@ class OccupancyAnswers {
  public:
   // False: not known; `state`, on that device, is then the argument for keep().
   bool find(std::string_view question, int device, OccupancyAnswer& answer, OccupancyState& state) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     state = settings_.state(device);
     auto known = answers_.find(whole(state, question));
     if (known == answers_.end()) return false;
@@ -43,26 +43,26 @@ class OccupancyAnswers {
   }
   // Unless something has been set since the question was put, or it does not stay.
   void keep(std::string_view question, const OccupancyAnswer& answer, const OccupancyState& state) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (state.version == settings_.version()) add(question, answer, state);
   }
   // The answers in a state that the function may come to be in; a certain one.
   void keep_prefetched(std::string_view question, const OccupancyAnswer& answer, const OccupancyState& state) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     add(question, answer, state);
   }
   // Something that the answers may depend on has been set.
   void set(const OccupancySettings::Setting& setting) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     settings_.set(setting);
   }
   OccupancySettings settings() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return settings_;
   }
   // For a function that was made of another.
   void begin_with(OccupancySettings settings) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     settings_ = std::move(settings);
   }
 
@@ -70,15 +70,15 @@ class OccupancyAnswers {
   static std::string whole(const OccupancyState& state, std::string_view question) {
     return state.key().append(1, '\0').append(question);
   }
-  void add(std::string_view question, const OccupancyAnswer& answer, const OccupancyState& state) {
+  void add(std::string_view question, const OccupancyAnswer& answer, const OccupancyState& state) REQUIRES(mutex_) {
     if (question.size() > kOccupancyQuestionBytesMax || !answer.stays()) return;
     if (answers_.size() >= kOccupancyAnswersMax) answers_.clear();
     answers_.insert_or_assign(whole(state, question), answer);
   }
 
-  mutable std::mutex mutex_;
-  OccupancySettings settings_;
-  std::map<std::string, OccupancyAnswer, std::less<>> answers_;
+  mutable Mutex mutex_;
+  OccupancySettings settings_ GUARDED_BY(mutex_);
+  std::map<std::string, OccupancyAnswer, std::less<>> answers_ GUARDED_BY(mutex_);
 };
 
 }  // namespace gpuwire::client

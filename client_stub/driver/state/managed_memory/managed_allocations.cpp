@@ -5,45 +5,45 @@
 namespace gpuwire::client {
 
 void ManagedAllocations::note_mapped(uint64_t context, uint64_t address) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   contexts_[context].mapped.push_back(address);
 }
 
 void ManagedAllocations::note_unmapped(uint64_t context, uint64_t address) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::erase(contexts_[context].mapped, address);
 }
 
 std::optional<uint64_t> ManagedAllocations::take_small(uint64_t context, uint64_t bytes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return contexts_[context].heap.take(bytes);
 }
 
 void ManagedAllocations::add_block(uint64_t context, uint64_t base) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   contexts_[context].heap.add_block(base);
 }
 
 std::optional<uint64_t> ManagedAllocations::give_small(uint64_t context, const SmallAllocation& given) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = contexts_.find(context);
   return found == contexts_.end() ? std::nullopt : found->second.heap.give(given.address, given.bytes);
 }
 
 void ManagedAllocations::put_off(uint64_t context, const SmallAllocation& freed) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   contexts_[context].put_off.push_back(freed);
 }
 
 std::vector<SmallAllocation> ManagedAllocations::take_put_off(uint64_t context) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = contexts_.find(context);
   return found == contexts_.end() ? std::vector<SmallAllocation>() : std::exchange(found->second.put_off, {});
 }
 
 std::vector<uint64_t> ManagedAllocations::forget(uint64_t context) noexcept {
   std::vector<uint64_t> mapped;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = contexts_.find(context);
   if (found == contexts_.end()) return mapped;
   mapped = std::move(found->second.mapped);

@@ -3,12 +3,12 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "client_stub/driver/state/managed_memory/managed_heap.hpp"
 #include "client_stub/driver/state/session/session_part.hpp"
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
 
@@ -47,8 +47,8 @@ class ManagedAllocations final : public SessionPart {
     std::vector<uint64_t> mapped;  // by first address, blocks of the heap among them
     std::vector<SmallAllocation> put_off;
   };
-  std::mutex mutex_;
-  std::map<uint64_t, OfContext> contexts_;
+  Mutex mutex_;
+  std::map<uint64_t, OfContext> contexts_ GUARDED_BY(mutex_);
 };
 
 }  // namespace gpuwire::client

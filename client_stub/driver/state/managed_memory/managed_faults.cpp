@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <mutex>
 #include <new>
 #include <utility>
 
@@ -140,11 +139,10 @@ bool resolve_elsewhere(uint64_t address, bool write) noexcept {
 // handler of the program that calls its predecessor, or restores it and raises the signal, then reaches an earlier one
 // of these functions and has the native effect.
 constexpr uint32_t kHandlersMax = 8;
-constinit std::array<struct sigaction, kHandlersMax> g_previous;
-// Written under g_installing. Entries are complete before their handler is installed, which orders them for the
-// handler.
-uint32_t g_installed = 0;
-constinit std::mutex g_installing;
+constinit std::array<struct sigaction, kHandlersMax> g_previous{};
+constinit Mutex g_installing;
+// The entries of g_previous are complete before their handler is installed, which orders them for the handler.
+uint32_t g_installed GUARDED_BY(g_installing) = 0;
 
 // The kernel's action without a handler.
 void default_action(int signal, const siginfo_t* info) noexcept {
@@ -213,8 +211,7 @@ bool same(const struct sigaction& one, const struct sigaction& other) {
   return one.sa_sigaction == other.sa_sigaction && one.sa_flags == other.sa_flags;
 }
 
-// Lock: g_installing.
-void install() noexcept {
+void install() noexcept REQUIRES(g_installing) {
   struct sigaction now {};
   if (sigaction(SIGSEGV, nullptr, &now) != 0) return;
   if ((now.sa_flags & SA_SIGINFO) && std::find(kHandlers.begin(), kHandlers.end(), now.sa_sigaction) != kHandlers.end())
@@ -259,7 +256,7 @@ void note_lost_memory(const ServerSession& session) noexcept {
 
 // Returns false if the fault is the program's own.
 bool ManagedFaults::bring(uint64_t address, bool write) noexcept {
-  std::lock_guard serving(serving_);
+  MutexLock serving(serving_);
   ManagedMemory* memory = holder(address);
   if (!memory) return false;
   const ServerSession& session = memory->session();
@@ -277,12 +274,12 @@ bool ManagedFaults::bring(uint64_t address, bool write) noexcept {
 
 // Updates early or hidden chunks if `now`. Returns true if there are any, now or later.
 bool ManagedFaults::refresh(bool now) noexcept {
-  std::lock_guard serving(serving_);
+  MutexLock serving(serving_);
   bool restless = false;
   for (size_t i = 0;; ++i) {
     ManagedMemory* memory;
     {
-      std::lock_guard lock(memories_mutex_);
+      MutexLock lock(memories_mutex_);
       if (i >= memories_.size()) return restless;
       memory = memories_[i];
     }
@@ -300,20 +297,20 @@ ManagedFaults& managed_faults() noexcept {
 
 ManagedMemory* ManagedFaults::holder(uint64_t address) noexcept {
   if (!maybe_managed(address)) return nullptr;
-  std::lock_guard lock(memories_mutex_);
+  MutexLock lock(memories_mutex_);
   auto holds = [&](const ManagedMemory* memory) { return memory->holds(address); };
   auto found = std::find_if(memories_.begin(), memories_.end(), holds);
   return found == memories_.end() ? nullptr : *found;
 }
 
 void ManagedFaults::leave(ManagedMemory& memory) noexcept {
-  std::lock_guard serving(serving_);
-  std::lock_guard lock(memories_mutex_);
+  MutexLock serving(serving_);
+  MutexLock lock(memories_mutex_);
   std::erase(memories_, &memory);
 }
 
 void ManagedFaults::count_memories(int change) noexcept {
-  std::lock_guard lock(counting_);
+  MutexLock lock(counting_);
   counted_ += change;
   if (counted_ > 0) {
     g_entry.fetch_or(kManaged, std::memory_order_relaxed);
@@ -324,12 +321,12 @@ void ManagedFaults::count_memories(int change) noexcept {
 
 bool ManagedFaults::start(ManagedMemory& memory) noexcept {
   try {
-    std::lock_guard lock(memories_mutex_);
+    MutexLock lock(memories_mutex_);
     if (std::find(memories_.begin(), memories_.end(), &memory) == memories_.end()) memories_.push_back(&memory);
   } catch (const std::bad_alloc&) {
     return false;
   }
-  std::lock_guard lock(g_installing);
+  MutexLock lock(g_installing);
   if (!started_) {
     if (g_stopping.load(std::memory_order_relaxed)) return false;
     // The program's signals are handled by its own threads.
@@ -350,7 +347,7 @@ bool ManagedFaults::start(ManagedMemory& memory) noexcept {
 
 void ManagedFaults::stop() noexcept {
   {
-    std::lock_guard lock(g_installing);
+    MutexLock lock(g_installing);
     g_stopping.store(true, std::memory_order_release);
     if (!started_) return;
     started_ = false;
@@ -363,10 +360,10 @@ void ManagedFaults::after_fork_in_child() noexcept {
   g_entry.fetch_and(uint8_t(~kManaged), std::memory_order_relaxed);
   new (&memories_) std::vector<ManagedMemory*>;
   counted_ = 0;
-  for (std::mutex* mutex : {&serving_, &memories_mutex_, &counting_}) new (mutex) std::mutex;
+  for (Mutex* mutex : {&serving_, &memories_mutex_, &counting_}) new (mutex) Mutex;
   g_opened.store(false, std::memory_order_relaxed);
   g_serving.store(false, std::memory_order_relaxed);
-  new (&g_installing) std::mutex;
+  new (&g_installing) Mutex;
 }
 
 void ManagedFaults::watch(uint64_t begin, uint64_t end) noexcept {
@@ -384,7 +381,7 @@ void ManagedFaults::unwatch(uint64_t begin, uint64_t end) noexcept {
 bool ManagedFaults::may_watch(uint64_t address) const noexcept { return maybe_managed(address); }
 
 void ManagedFaults::stay_in_front() noexcept {
-  std::lock_guard lock(g_installing);
+  MutexLock lock(g_installing);
   if (started_) install();
 }
 

@@ -5,9 +5,10 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
 
@@ -31,7 +32,7 @@ class ManagedFaults {
   // Ends the thread, at the end of the process, when all managed memory has been opened: faults are then the program's
   // own, but for those that came before.
   void stop() noexcept;
-  void after_fork_in_child() noexcept;
+  void after_fork_in_child() noexcept WITHOUT_LOCK_CHECK;
 
   // Faults in [begin, end) are ours.
   void watch(uint64_t begin, uint64_t end) noexcept;
@@ -50,13 +51,13 @@ class ManagedFaults {
   bool refresh(bool now) noexcept;
 
   std::thread thread_;
-  bool started_ = false;  // under the lock of start()
+  bool started_ = false;  // under g_installing
   // Held by the serving thread while it uses a memory of the list; outside everything that it then takes.
-  std::mutex serving_;
-  std::mutex memories_mutex_;             // outside ManagedMemory's own locks, inside serving_
-  std::vector<ManagedMemory*> memories_;  // under memories_mutex_
-  std::mutex counting_;                   // a leaf
-  int counted_ = 0;                       // under counting_
+  Mutex serving_;
+  Mutex memories_mutex_;  // outside ManagedMemory's own locks, inside serving_
+  std::vector<ManagedMemory*> memories_ GUARDED_BY(memories_mutex_);
+  Mutex counting_;  // a leaf
+  int counted_ GUARDED_BY(counting_) = 0;
 };
 
 ManagedFaults& managed_faults() noexcept;

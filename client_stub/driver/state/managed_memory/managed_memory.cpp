@@ -116,8 +116,8 @@ ManagedMemory::Mapped ManagedMemory::map(uint64_t base, uint64_t bytes, bool fre
     return Mapped::taken;
   if (!managed_faults().start(*this)) return Mapped::no_memory;
   const uint64_t begin = base & ~(kPageBytes - 1), end = (base + bytes + kPageBytes - 1) & ~(kPageBytes - 1);
-  std::lock_guard sending(sending_);
-  std::lock_guard lock(mutex_);
+  MutexLock sending(sending_);
+  MutexLock lock(mutex_);
   Mapped result = Mapped::yes;
   std::vector<uint64_t> made;
   for (uint64_t at = begin; at < end;) {
@@ -157,8 +157,8 @@ ManagedMemory::Mapped ManagedMemory::map(uint64_t base, uint64_t bytes, bool fre
 }
 
 void ManagedMemory::unmap(uint64_t base) noexcept {
-  std::lock_guard sending(sending_);
-  std::lock_guard lock(mutex_);
+  MutexLock sending(sending_);
+  MutexLock lock(mutex_);
   for (auto at = segments_.begin(); at != segments_.end();) {
     auto& [first, segment] = *at;
     size_t before = segment.extents.size();
@@ -178,7 +178,7 @@ void ManagedMemory::unmap(uint64_t base) noexcept {
 void ManagedMemory::unmap_holder(uint64_t address) noexcept {
   uint64_t base = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto [first, segment] = find(address);
     if (!segment) return;
     for (const Extent& extent : segment->extents) {
@@ -198,7 +198,7 @@ std::pair<uint64_t, ManagedMemory::Segment*> ManagedMemory::find(uint64_t addres
 
 bool ManagedMemory::holds(uint64_t address) const noexcept {
   if (!any()) return false;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return const_cast<ManagedMemory*>(this)->find(address).second != nullptr;
 }
 
@@ -237,7 +237,7 @@ void ManagedMemory::send_hidden() noexcept {
     while (more) {
       changes.clear();
       {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         more = false;
         for (auto& [first, segment] : segments_) {
           const std::span<const std::byte> memory(segment.pages->memory(), segment.chunks->bytes());
@@ -258,16 +258,16 @@ void ManagedMemory::send_hidden() noexcept {
   } catch (const std::bad_alloc&) {
     // Unsent changes stay hidden, and are sent with the next work.
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   on_their_way_ = false;
   note_state();
 }
 
 void ManagedMemory::hand_over_now() noexcept {
   managed_faults().stay_in_front();
-  std::lock_guard sending(sending_);
+  MutexLock sending(sending_);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (opened_) return;
     for (auto& [first, segment] : segments_) segment.chunks->close(false);
     note_state();
@@ -276,9 +276,9 @@ void ManagedMemory::hand_over_now() noexcept {
 }
 
 void ManagedMemory::refresh() noexcept {
-  std::lock_guard sending(sending_);
+  MutexLock sending(sending_);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (opened_) return;
     for (auto& [first, segment] : segments_) segment.chunks->close(true);
     note_state();
@@ -287,7 +287,7 @@ void ManagedMemory::refresh() noexcept {
 }
 
 void ManagedMemory::note_work_now() noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (opened_) return;
   for (auto& [first, segment] : segments_) segment.chunks->note_work();
   worked_ = true;
@@ -296,7 +296,7 @@ void ManagedMemory::note_work_now() noexcept {
 }
 
 void ManagedMemory::settle_now() noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (opened_) return;
   for (auto& [first, segment] : segments_) segment.chunks->close(true);
   ++settled_;
@@ -309,7 +309,7 @@ bool ManagedMemory::fetch(uint64_t base, const ManagedSegment::Window& window, s
   out.assign(window.bytes, std::byte{0});
   std::vector<Extent> extents;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     extents = find(base).second->extents;
   }
   const uint64_t begin = base + window.offset, end = begin + window.bytes;
@@ -321,13 +321,13 @@ bool ManagedMemory::fetch(uint64_t base, const ManagedSegment::Window& window, s
 }
 
 bool ManagedMemory::resolve(uint64_t address, bool write) noexcept try {
-  std::lock_guard sending(sending_);
+  MutexLock sending(sending_);
   std::vector<std::byte> data;
   for (unsigned fetches = 0;; ++fetches) {
     ManagedSegment::Window window;
     uint64_t base = 0, settled = 0;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       auto [first, segment] = find(address);
       if (!segment || opened_) return segment != nullptr;
       bool refused = false;
@@ -345,12 +345,12 @@ bool ManagedMemory::resolve(uint64_t address, bool write) noexcept try {
     }
     bool quiet = devices_quiet(session_);
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (quiet && !worked_) fetch_is_early_ = false;
       note_state();
     }
     bool fetched = fetch(base, window, data);
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     bool early = fetch_is_early_;
     bool stale = early && settled != settled_;
     fetching_ = false;
@@ -376,7 +376,7 @@ bool ManagedMemory::resolve(uint64_t address, bool write) noexcept try {
 
 bool ManagedMemory::hold(uint64_t address) noexcept {
   while (managed_faults().may_watch(address) && holds(address) && resolve(address, true)) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto [first, segment] = find(address);
     if (!segment) return false;
     if (!segment->chunks->writable(address - first)) continue;  // closed again meanwhile
@@ -387,7 +387,7 @@ bool ManagedMemory::hold(uint64_t address) noexcept {
 }
 
 void ManagedMemory::release(uint64_t address) noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto [first, segment] = find(address);
   if (segment) segment->chunks->release(address - first);
 }
@@ -395,7 +395,7 @@ void ManagedMemory::release(uint64_t address) noexcept {
 // --- ends ----------------------------------------------------------------------------------------------------------
 
 void ManagedMemory::open_all() noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   note_presence(false);
   opened_ = true;
   for (auto& [first, segment] : segments_) segment.chunks->open();
@@ -418,8 +418,8 @@ void ManagedMemory::after_fork_in_child() noexcept {
 }
 
 void ManagedMemory::clear() noexcept {
-  std::lock_guard sending(sending_);
-  std::lock_guard lock(mutex_);
+  MutexLock sending(sending_);
+  MutexLock lock(mutex_);
   for (auto& [first, segment] : segments_) managed_faults().unwatch(first, first + segment.chunks->bytes());
   segments_.clear();
   opened_ = false;

@@ -8,12 +8,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "client_stub/driver/state/managed_memory/managed_pages.hpp"
 #include "client_stub/driver/state/managed_memory/managed_segment.hpp"
 #include "client_stub/driver/state/session/session_part.hpp"
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
 
@@ -100,26 +100,27 @@ class ManagedMemory final : public SessionPart {
   void hand_over_now() noexcept;
   void note_work_now() noexcept;
   void settle_now() noexcept;
-  void send_hidden() noexcept;
-  bool fetch(uint64_t base, const ManagedSegment::Window& window, std::vector<std::byte>& out);
-  std::pair<uint64_t, Segment*> find(uint64_t address) noexcept;
-  bool add_segment(uint64_t begin, uint64_t end, bool fresh, Mapped& result);
-  void note_state() noexcept;
-  void note_presence(bool there) noexcept;
+  void send_hidden() noexcept REQUIRES(sending_);
+  bool fetch(uint64_t base, const ManagedSegment::Window& window, std::vector<std::byte>& out) REQUIRES(sending_);
+  std::pair<uint64_t, Segment*> find(uint64_t address) noexcept REQUIRES(mutex_);
+  bool add_segment(uint64_t begin, uint64_t end, bool fresh, Mapped& result) REQUIRES(mutex_);
+  void note_state() noexcept REQUIRES(mutex_);
+  void note_presence(bool there) noexcept REQUIRES(mutex_);
 
   ServerSession& session_;
   // Outermost, beside HostRegions::sending_: held from the search for changes until they are sent, and while memory is
   // fetched, so that nothing is fetched before the changes to it have left. The thread that reads the connection never
   // takes it.
-  std::mutex sending_;
-  // A leaf: the members below.
-  mutable std::mutex mutex_;
-  std::map<uint64_t, Segment> segments_;  // by first address
-  uint64_t settled_ = 0;                  // counts settle()
-  bool fetching_ = false, fetch_is_early_ = false, worked_ = false;
-  bool on_their_way_ = false;  // changes were taken out of their chunks, and have not all been sent
-  bool opened_ = false;        // for good, since open_all()
-  bool present_ = false;       // counted among the sessions that have managed memory
+  Mutex sending_;
+  // A leaf.
+  mutable Mutex mutex_;
+  std::map<uint64_t, Segment> segments_ GUARDED_BY(mutex_);  // by first address
+  uint64_t settled_ GUARDED_BY(mutex_) = 0;                  // counts settle()
+  bool fetching_ GUARDED_BY(mutex_) = false,
+                 fetch_is_early_ GUARDED_BY(mutex_) = false, worked_ GUARDED_BY(mutex_) = false;
+  bool on_their_way_ GUARDED_BY(mutex_) = false;  // changes were taken out of their chunks, and have not all been sent
+  bool opened_ GUARDED_BY(mutex_) = false;        // for good, since open_all()
+  bool present_ GUARDED_BY(mutex_) = false;       // counted among the sessions that have managed memory
   // Written under mutex_; hints for the calls above. Relaxed: a thread that must see one of them set has itself touched
   // the memory, or has synchronised with the thread that did.
   std::atomic<size_t> count_{0};

@@ -52,7 +52,7 @@ std::map<uint64_t, AddressRange>::iterator AddressMap::first_overlap(uint64_t ba
 std::vector<AddressRange> AddressMap::insert(AddressRange range) {
   std::vector<AddressRange> dropped;
   if (range.bytes == 0) return dropped;
-  std::unique_lock lock(mutex_);
+  ExclusiveLock lock(mutex_);
   auto at = first_overlap(range.base);
   while (at != ranges_.end() && at->second.base < range.end()) {
     dropped.push_back(at->second);
@@ -65,7 +65,7 @@ std::vector<AddressRange> AddressMap::insert(AddressRange range) {
 
 bool AddressMap::insert_if_free(AddressRange range) {
   if (range.bytes == 0) return false;
-  std::unique_lock lock(mutex_);
+  ExclusiveLock lock(mutex_);
   auto at = first_overlap(range.base);
   if (at != ranges_.end() && at->second.base < range.end()) return false;
   range.buffer_id = next_buffer_id();
@@ -81,13 +81,13 @@ const AddressRange* AddressMap::holder(uint64_t address) const noexcept {
 }
 
 std::optional<AddressRange> AddressMap::find(uint64_t address) const {
-  std::shared_lock lock(mutex_);
+  SharedLock lock(mutex_);
   const AddressRange* range = holder(address);
   return range ? std::optional(*range) : std::nullopt;
 }
 
 bool AddressMap::find(uint64_t address, AddressRange& out) const noexcept {
-  std::shared_lock lock(mutex_);
+  SharedLock lock(mutex_);
   const AddressRange* range = holder(address);
   if (range) out = *range;
   return range != nullptr;
@@ -95,7 +95,7 @@ bool AddressMap::find(uint64_t address, AddressRange& out) const noexcept {
 
 std::pair<bool, bool> AddressMap::find_both(uint64_t first, AddressRange& first_out, uint64_t second,
                                             AddressRange& second_out) const noexcept {
-  std::shared_lock lock(mutex_);
+  SharedLock lock(mutex_);
   const AddressRange* one = holder(first);
   if (one) first_out = *one;
   const AddressRange* other = holder(second);
@@ -104,7 +104,7 @@ std::pair<bool, bool> AddressMap::find_both(uint64_t first, AddressRange& first_
 }
 
 std::optional<AddressRange> AddressMap::take(uint64_t base, const std::function<bool(const AddressRange&)>& accept) {
-  std::unique_lock lock(mutex_);
+  ExclusiveLock lock(mutex_);
   auto at = ranges_.find(base);
   if (at == ranges_.end() || !accept(at->second)) return std::nullopt;
   AddressRange range = at->second;
@@ -113,7 +113,7 @@ std::optional<AddressRange> AddressMap::take(uint64_t base, const std::function<
 }
 
 bool AddressMap::update(uint64_t address, const std::function<void(AddressRange&)>& change) {
-  std::unique_lock lock(mutex_);
+  ExclusiveLock lock(mutex_);
   auto at = ranges_.upper_bound(address);
   if (at == ranges_.begin() || address >= (--at)->second.end()) return false;
   change(at->second);
@@ -121,7 +121,7 @@ bool AddressMap::update(uint64_t address, const std::function<void(AddressRange&
 }
 
 void AddressMap::update_within(uint64_t base, uint64_t bytes, const std::function<void(AddressRange&)>& change) {
-  std::unique_lock lock(mutex_);
+  ExclusiveLock lock(mutex_);
   for (auto at = ranges_.lower_bound(base); at != ranges_.end() && at->first - base < bytes; ++at) {
     if (at->second.bytes <= bytes - (at->first - base)) change(at->second);
   }
@@ -131,7 +131,7 @@ void AddressMap::take_all(const std::function<bool(const AddressRange&)>& accept
                           const std::function<void(const AddressRange&)>& removed) {
   std::vector<AddressRange> taken;
   {
-    std::unique_lock lock(mutex_);
+    ExclusiveLock lock(mutex_);
     for (auto at = ranges_.begin(); at != ranges_.end();) {
       if (!accept(at->second)) {
         ++at;
@@ -145,7 +145,7 @@ void AddressMap::take_all(const std::function<bool(const AddressRange&)>& accept
 }
 
 size_t AddressMap::size() const {
-  std::shared_lock lock(mutex_);
+  SharedLock lock(mutex_);
   return ranges_.size();
 }
 
@@ -230,7 +230,7 @@ bool AddressReservations::reserve(uint64_t base, uint64_t bytes) {
   if (bytes == 0) return true;
   if (base + bytes < base || base + bytes > UINT64_MAX - kChunkBytes) return false;
   uint64_t begin = page_floor(base), end = page_ceiling(base + bytes);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   split(begin);
   split(end);
   const Stretches missing = gaps(begin, end);
@@ -265,7 +265,7 @@ void AddressReservations::give_back(uint64_t begin, uint64_t end) {
 void AddressReservations::release(uint64_t base, uint64_t bytes) {
   if (bytes == 0) return;
   uint64_t begin = page_floor(base), end = page_ceiling(base + bytes);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   split(begin);
   split(end);
   for (auto at = segments_.lower_bound(begin); at != segments_.end() && at->first < end;) {
@@ -280,7 +280,7 @@ void AddressReservations::release(uint64_t base, uint64_t bytes) {
 }
 
 void AddressReservations::make_room(uint64_t base, uint64_t bytes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto at = whole_.lower_bound(chunk_of(base)); at != whole_.end() && *at < base + bytes;) {
     for (auto [from, to] : gaps(*at, *at + kChunkBytes)) give_back_pages(from, to);
     at = whole_.erase(at);
@@ -288,7 +288,7 @@ void AddressReservations::make_room(uint64_t base, uint64_t bytes) {
 }
 
 uint64_t AddressReservations::reserved_bytes() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   uint64_t sum = 0;
   for (auto& [begin, segment] : segments_) sum += segment.end - begin;
   return sum;

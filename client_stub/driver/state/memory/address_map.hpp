@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "protocol/threads/mutex.hpp"
+
 namespace gpuwire::client {
 
 class ServerSession;
@@ -85,16 +87,16 @@ class AddressMap {
                 const std::function<void(const AddressRange&)>& removed);
   size_t size() const;
   // The child is given no address; its look-ups must not stand still.
-  void after_fork_in_child() noexcept { new (&mutex_) std::shared_mutex; }
+  void after_fork_in_child() noexcept { new (&mutex_) SharedMutex; }
 
  private:
-  // The range that holds `address`, or null. Under the lock.
-  const AddressRange* holder(uint64_t address) const noexcept;
-  // The first range that ends behind `base`. Under the lock.
-  std::map<uint64_t, AddressRange>::iterator first_overlap(uint64_t base);
+  // The range that holds `address`, or null.
+  const AddressRange* holder(uint64_t address) const noexcept REQUIRES_SHARED(mutex_);
+  // The first range that ends behind `base`.
+  std::map<uint64_t, AddressRange>::iterator first_overlap(uint64_t base) REQUIRES(mutex_);
 
-  mutable std::shared_mutex mutex_;
-  std::map<uint64_t, AddressRange> ranges_;  // by base
+  mutable SharedMutex mutex_;
+  std::map<uint64_t, AddressRange> ranges_ GUARDED_BY(mutex_);  // by base
 };
 
 // From this many stretches of reserved pages on, the space between the stretches of one chunk is reserved too: each
@@ -119,7 +121,7 @@ class AddressReservations {
   void make_room(uint64_t base, uint64_t bytes);
   // Reserved bytes, each page once.
   uint64_t reserved_bytes() const;
-  void after_fork_in_child() noexcept { new (&mutex_) std::mutex; }
+  void after_fork_in_child() noexcept { new (&mutex_) Mutex; }
 
  private:
   struct Segment {
@@ -127,19 +129,20 @@ class AddressReservations {
     uint32_t uses = 0;
   };
   using Stretches = std::vector<std::pair<uint64_t, uint64_t>>;
-  void split(uint64_t address);
+  void split(uint64_t address) REQUIRES(mutex_);
   // The parts of [begin, end) that no segment covers.
-  Stretches gaps(uint64_t begin, uint64_t end);
+  Stretches gaps(uint64_t begin, uint64_t end) REQUIRES(mutex_);
   // Claims the pages of a gap. `claimed` gets the new mappings, and `chunks` the chunks that are now reserved whole.
-  bool claim(uint64_t begin, uint64_t end, Stretches& claimed, std::vector<uint64_t>& chunks);
-  bool hold_whole(uint64_t chunk, Stretches& claimed);
+  bool claim(uint64_t begin, uint64_t end, Stretches& claimed, std::vector<uint64_t>& chunks) REQUIRES(mutex_);
+  bool hold_whole(uint64_t chunk, Stretches& claimed) REQUIRES(mutex_);
   // Unmaps pages that no segment covers any more, but for those of a chunk that is held whole.
-  void give_back(uint64_t begin, uint64_t end);
-  bool is_used(uint64_t begin, uint64_t end) const;
+  void give_back(uint64_t begin, uint64_t end) REQUIRES(mutex_);
+  bool is_used(uint64_t begin, uint64_t end) const REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;
-  std::map<uint64_t, Segment> segments_;  // disjoint, by first byte; page-aligned
-  std::set<uint64_t> whole_;              // chunks of which every page is mapped, whether a segment covers it or not
+  mutable Mutex mutex_;
+  std::map<uint64_t, Segment> segments_ GUARDED_BY(mutex_);  // disjoint, by first byte; page-aligned
+  std::set<uint64_t> whole_
+      GUARDED_BY(mutex_);  // chunks of which every page is mapped, whether a segment covers it or not
   const size_t single_stretches_max_;
 };
 

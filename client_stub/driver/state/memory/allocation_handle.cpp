@@ -5,7 +5,7 @@
 namespace gpuwire::client {
 
 void AllocationHolders::hold(uint64_t handle, int device) noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   try {
     Held& held = held_[handle];
     ++held.holders;
@@ -15,7 +15,7 @@ void AllocationHolders::hold(uint64_t handle, int device) noexcept {
 }
 
 bool AllocationHolders::release(uint64_t handle) noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = held_.find(handle);
   if (found == held_.end()) return true;
   if (--found->second.holders > 0) return false;
@@ -24,7 +24,7 @@ bool AllocationHolders::release(uint64_t handle) noexcept {
 }
 
 int AllocationHolders::device_of(uint64_t handle) const noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = held_.find(handle);
   if (found != held_.end() && found->second.device != kUnknownDevice) return found->second.device;
   return process() && process()->devices.size() == 1 ? 0 : kUnknownDevice;

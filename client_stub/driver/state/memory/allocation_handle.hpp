@@ -3,10 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <unordered_map>
 
 #include "client_stub/driver/state/session/session_part.hpp"
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
 
@@ -32,8 +32,8 @@ class AllocationHolders final : public SessionPart {
     uint64_t holders = 0;
     int device = kUnknownDevice;
   };
-  mutable std::mutex mutex_;  // a leaf
-  std::unordered_map<uint64_t, Held> held_;
+  mutable Mutex mutex_;  // a leaf
+  std::unordered_map<uint64_t, Held> held_ GUARDED_BY(mutex_);
 };
 
 }  // namespace gpuwire::client

@@ -91,8 +91,8 @@ CachedMemory::~CachedMemory() {
 }
 
 void CachedMemory::after_fork_in_child() noexcept {
-  new (&profiled_mutex_) std::mutex;
-  new (&giving_) std::mutex;
+  new (&profiled_mutex_) Mutex;
+  new (&giving_) Mutex;
   new (&mutex_) Mutex;
   low_ = high_ = sending_low_ = sending_high_ = 0;  // no address is found in the cache any more
   next_poll_ = 0;
@@ -233,7 +233,7 @@ uint64_t CachedMemory::whole_bytes(int device) const noexcept {
 void CachedMemory::begin_keeping() noexcept {
   if (keeping()) [[likely]]
     return;
-  std::lock_guard giving(giving_);
+  MutexLock giving(giving_);
   {
     MutexLock lock(mutex_);
     if (keeping_ || (blocks_.empty() && asks_.empty())) return;
@@ -328,7 +328,7 @@ void CachedMemory::fit_profiled(std::vector<uint64_t>& sizes) const noexcept {
 void CachedMemory::prefetch_profiled(const Caller& caller, const BlockUse& use) noexcept {
   if (!possible(caller) || !caller.session->facts().knows(uint32_t(wire::SessionOrdinal::allocate_known))) return;
   try {
-    std::lock_guard of_known(profiled_mutex_);
+    MutexLock of_known(profiled_mutex_);
     Ask ask{.context = use.context, .known = true};
     {
       MutexLock lock(mutex_);
@@ -354,7 +354,7 @@ void CachedMemory::note_new(const Caller& caller, const BlockUse& use) noexcept 
   if (first_while_over_.load(std::memory_order_relaxed)) [[likely]]
     return;
   try {
-    std::lock_guard lock(profiled_mutex_);
+    MutexLock lock(profiled_mutex_);
     known_.allocated(caller.state->device, use.bytes, Clock::now());
     if (known_.over()) first_while_over_.store(true, std::memory_order_relaxed);
   } catch (...) {}  // no memory
@@ -363,8 +363,9 @@ void CachedMemory::note_new(const Caller& caller, const BlockUse& use) noexcept 
 void CachedMemory::ended(SessionEnd how) noexcept {
   if (how != SessionEnd::closed) return;
   try {
-    std::unique_lock lock(profiled_mutex_, std::try_to_lock);
-    if (lock) known_.ended();
+    if (!profiled_mutex_.try_lock()) return;
+    const MutexLock lock(profiled_mutex_, std::adopt_lock);
+    known_.ended();
   } catch (...) {}  // no memory
 }
 
@@ -459,7 +460,7 @@ template <class Choose>
 void CachedMemory::give_back_if(Choose&& choose) noexcept {
   if (!keeping()) [[likely]]
     return;
-  std::lock_guard giving(giving_);
+  MutexLock giving(giving_);
   send_back(choose);
 }
 
@@ -562,7 +563,7 @@ void CachedMemory::await_answers() noexcept {
 }
 
 // If a block is not found, another thread may be sending its free.
-void CachedMemory::await_sends() noexcept { const std::lock_guard giving(giving_); }
+void CachedMemory::await_sends() noexcept { const MutexLock giving(giving_); }
 
 void CachedMemory::give_back_at_rest(const Caller& caller, bool (*choose)(const CachedBlock&)) noexcept {
   bool asked = false;
@@ -574,7 +575,7 @@ void CachedMemory::give_back_at_rest(const Caller& caller, bool (*choose)(const 
   if (asked && may_wait()) await_answers();
   {
     // The blocks at rest come first, because a free in stream order is work.
-    std::lock_guard giving(giving_);
+    MutexLock giving(giving_);
     send_at_rest(choose);
   }
   give_back_in_order(caller);
@@ -665,7 +666,7 @@ void CachedMemory::scan_closely(std::span<const std::byte> arguments) noexcept {
       }
     }
     auto named = [&](const CachedBlock& block) { return block.range.contains(word, 1); };
-    const std::lock_guard giving(giving_);
+    const MutexLock giving(giving_);
     send_at_rest(named);
     send_back([&](const CachedBlock& block) { return in_order(block) && named(block); });
   }
@@ -677,8 +678,8 @@ std::chrono::nanoseconds CachedMemory::poll(Clock::time_point now) noexcept {
   if (due == 0) return kNever;
   const Clock::duration left = Clock::duration(due) - now.time_since_epoch();
   if (left.count() > 0) return left;
-  const std::unique_lock giving(giving_, std::try_to_lock);
-  if (!giving) return kPollAgain;
+  if (!giving_.try_lock()) return kPollAgain;
+  const MutexLock giving(giving_, std::adopt_lock);
   auto unused = [&](const CachedBlock& block) { return now - block.since >= time_of(block); };
   send_at_rest(unused);
   send_back([&](const CachedBlock& block) { return in_order(block) && unused(block); });

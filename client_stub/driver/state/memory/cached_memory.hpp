@@ -20,7 +20,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <span>
 #include <vector>
 
@@ -213,20 +212,19 @@ class CachedMemory final : public SessionPart {
   // Takes the chosen blocks out, except leaving ones, and sends their frees.
   template <class Choose>
   void give_back_if(Choose&& choose) noexcept;
-  // Under giving_.
   template <class Choose>
-  void send_back(Choose&& choose) noexcept;
-  // Under giving_. The chosen blocks of plain memory leave.
+  void send_back(Choose&& choose) noexcept REQUIRES(giving_);
+  // The chosen blocks of plain memory leave.
   template <class Choose>
-  void send_at_rest(Choose&& choose) noexcept;
+  void send_at_rest(Choose&& choose) noexcept REQUIRES(giving_);
   CUresult send_free(const CachedBlock& block) noexcept;
   void note_bounds() noexcept REQUIRES(mutex_);
 
   ServerSession& session_;
   const uint64_t bytes_max_;
-  std::mutex profiled_mutex_;
-  ProfiledDemand known_;
-  std::mutex giving_;
+  Mutex profiled_mutex_;
+  ProfiledDemand known_ GUARDED_BY(profiled_mutex_);
+  Mutex giving_;
   mutable Mutex mutex_;
   CachedBlocks blocks_ GUARDED_BY(mutex_);
   PrefetchDemand demand_ GUARDED_BY(mutex_);

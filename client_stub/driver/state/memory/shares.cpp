@@ -22,7 +22,7 @@ constexpr char kMagic[16] = {'G', 'P', 'U', 'W', 'I', 'R', 'E', ' ', 's', 'h', '
 }  // namespace
 
 int Shares::give_out(const ShareToken& token, bool close_on_exec) noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (shares_.size() >= kSharesMax) return -1;
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return -1;
@@ -60,7 +60,7 @@ void Shares::sweep(const Caller& caller) noexcept {
   ShareToken ended[kSharesMax];
   size_t ended_count = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (shares_.empty()) return;
     pollfd watched[kSharesMax];
     for (size_t i = 0; i < shares_.size(); ++i)

@@ -6,12 +6,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "client_stub/driver/state/call/caller.hpp"
 #include "client_stub/driver/state/session/session_part.hpp"
+#include "protocol/threads/mutex.hpp"
 #include "protocol/transport/own_descriptor.hpp"
 
 namespace gpuwire::client {
@@ -45,8 +45,8 @@ class Shares final : public SessionPart {
     transport::OwnDescriptor own_end;
     ShareToken token;
   };
-  std::mutex mutex_;
-  std::vector<Share> shares_;
+  Mutex mutex_;
+  std::vector<Share> shares_ GUARDED_BY(mutex_);
 };
 
 }  // namespace gpuwire::client

@@ -8,13 +8,13 @@
 namespace gpuwire::client {
 
 void LinkedImages::add(const ProgramImage::Digest& image, std::shared_ptr<const fatbin::KernelParameterTable> inputs) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   images_.emplace_back(image, std::move(inputs));
   if (images_.size() > kMost) images_.pop_front();
 }
 
 std::shared_ptr<const fatbin::KernelParameterTable> LinkedImages::find(const ProgramImage::Digest& image) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = std::find_if(images_.rbegin(), images_.rend(), [&](const Linked& one) { return one.first == image; });
   return found == images_.rend() ? nullptr : found->second;
 }
@@ -32,13 +32,13 @@ KernelParameters::KernelParameters(std::shared_ptr<WarmStart> earlier, const Pro
 }
 
 void KernelParameters::read(std::shared_ptr<const ProgramImage> image, bool stays) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   image_ = std::move(image);
   if (!stays || earlier_.empty()) read_image();
 }
 
 void KernelParameters::forget_image() noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   image_.reset();
 }
 
@@ -49,7 +49,7 @@ void KernelParameters::read_image() {
 }
 
 std::optional<fatbin::ParameterLayout> KernelParameters::of(const std::string& kernel) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (auto known = earlier_.find(kernel); known != earlier_.end()) return known->second;
   read_image();
   auto found = table_.find(kernel);

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,6 +13,7 @@
 #include "client_stub/driver/state/module/program_image.hpp"
 #include "client_stub/driver/state/warm_start/warm_start.hpp"
 #include "protocol/fatbin/kernel_parameters.hpp"
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
 
@@ -29,8 +29,8 @@ class LinkedImages {
 
  private:
   using Linked = std::pair<ProgramImage::Digest, std::shared_ptr<const fatbin::KernelParameterTable>>;
-  mutable std::mutex mutex_;
-  std::deque<Linked> images_;  // the newest last
+  mutable Mutex mutex_;
+  std::deque<Linked> images_ GUARDED_BY(mutex_);  // the newest last
 };
 // The process's; never destroyed.
 LinkedImages& linked_images();
@@ -54,13 +54,13 @@ class KernelParameters {
   static std::optional<std::pair<std::string, fatbin::ParameterLayout>> read_line(std::string_view line);
 
  private:
-  void read_image();  // with the lock
+  void read_image() REQUIRES(mutex_);
 
-  std::mutex mutex_;
+  Mutex mutex_;
   const std::shared_ptr<WarmStart> warm_start_;
-  fatbin::KernelParameterTable earlier_, table_;
+  fatbin::KernelParameterTable earlier_ GUARDED_BY(mutex_), table_ GUARDED_BY(mutex_);
   const std::shared_ptr<const fatbin::KernelParameterTable> linked_;  // of an image that was linked here
-  std::shared_ptr<const ProgramImage> image_;                         // that has not been read yet
+  std::shared_ptr<const ProgramImage> image_ GUARDED_BY(mutex_);      // that has not been read yet
 };
 
 }  // namespace gpuwire::client

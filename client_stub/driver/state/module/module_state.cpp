@@ -18,6 +18,7 @@
 #include "client_stub/driver/state/module/prefetched_images.hpp"
 #include "client_stub/driver/state/stream/capture.hpp"
 #include "protocol/cuda_abi/peer_code.hpp"
+#include "protocol/threads/mutex.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
 
@@ -31,8 +32,8 @@ uint64_t number(CudaHandle handle) {
 
 // Holds ended modules, oldest first. Never destroyed.
 struct Retired {
-  std::mutex mutex;
-  std::deque<std::unique_ptr<ModuleState>> modules;
+  Mutex mutex;
+  std::deque<std::unique_ptr<ModuleState>> modules GUARDED_BY(mutex);
 };
 Retired& retired() {
   static auto* queue = new Retired;
@@ -444,7 +445,7 @@ void retire_module(ModuleState* state) noexcept {
   if (state->parameters && !state->library) state->parameters->forget_image();  // from now on the program may free it
   std::unique_ptr<ModuleState> oldest;
   Retired& queue = retired();
-  std::lock_guard lock(queue.mutex);
+  MutexLock lock(queue.mutex);
   queue.modules.emplace_back(state);
   if (queue.modules.size() > kRetiredModules) {
     oldest = std::move(queue.modules.front());

@@ -77,7 +77,6 @@ PrefetchedImages::PrefetchedImages(SessionParts& parts) noexcept : SessionPart(p
 
 PrefetchedImages::~PrefetchedImages() = default;
 
-// Lock: mutex_.
 ProfiledImages& PrefetchedImages::known() {
   if (!known_) known_.emplace(std::make_shared<WarmStart>(warm_start_folder(), own_program_digest()));
   return *known_;
@@ -90,7 +89,7 @@ std::unique_ptr<PrefetchedImages::Image> PrefetchedImages::begin(const Caller& c
 }
 
 void PrefetchedImages::prefetch(const Caller& caller, const ProgramImage::Digest& now) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (looked_ || !caller.context || !caller.state || caller.server->captures.any() || !known().holds(now)) return;
   looked_ = true;
   size_t questions = 0;
@@ -107,7 +106,7 @@ void PrefetchedImages::prefetch(const Caller& caller, const ProgramImage::Digest
 
 template <class Choose>
 std::unique_ptr<PrefetchedImages::Image> PrefetchedImages::take_out(Choose&& choose) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto at = std::find_if(images_.begin(), images_.end(), [&](const auto& one) { return choose(*one); });
   if (at == images_.end()) return nullptr;
   std::unique_ptr<Image> out = std::move(*at);
@@ -123,7 +122,7 @@ bool PrefetchedImages::take(const Caller& caller, const ProgramImage::Digest& im
 }
 
 void PrefetchedImages::used(wire::HandleKind kind, const ProgramImage::Digest& image, std::string_view kernel) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   known().used(kind, image, kernel);
 }
 
@@ -137,7 +136,7 @@ void PrefetchedImages::forget(const ContextState& context) noexcept {
 bool PrefetchedImages::give_back(const Caller& caller) noexcept {
   std::vector<std::unique_ptr<Image>> images;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (images_.empty() || caller.server->captures.any()) return false;
     images.swap(images_);
   }
@@ -152,10 +151,12 @@ bool PrefetchedImages::give_back(const Caller& caller) noexcept {
 
 void PrefetchedImages::ended(SessionEnd how) noexcept {
   if (how != SessionEnd::closed) return;
-  std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock || !known_) return;
-  const auto used = std::count_if(asked_for_.begin(), asked_for_.end(),
-                                  [&](const ProgramImage::Digest& image) { return known_->is_used(image); });
+  if (!mutex_.try_lock()) return;
+  const MutexLock lock(mutex_, std::adopt_lock);
+  if (!known_) return;
+  const auto used =
+      std::count_if(asked_for_.begin(), asked_for_.end(),
+                    [&](const ProgramImage::Digest& image) REQUIRES(mutex_) { return known_->is_used(image); });
   if (2 * size_t(used) < asked_for_.size()) known_->forget_unused();
 }
 

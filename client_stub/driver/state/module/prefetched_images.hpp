@@ -9,12 +9,12 @@
 
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "client_stub/driver/state/warm_start/profiled_images.hpp"
 #include "client_stub/driver/state/session/session_part.hpp"
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
 
@@ -56,13 +56,13 @@ class PrefetchedImages final : public SessionPart {
   // The first such one, which is nobody's then.
   template <class Choose>
   std::unique_ptr<Image> take_out(Choose&& choose);
-  ProfiledImages& known();
+  ProfiledImages& known() REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  std::optional<ProfiledImages> known_;  // once the program uses an image
-  bool looked_ = false;
-  std::vector<ProgramImage::Digest> asked_for_;
-  std::vector<std::unique_ptr<Image>> images_;  // that nobody has taken
+  Mutex mutex_;
+  std::optional<ProfiledImages> known_ GUARDED_BY(mutex_);  // once the program uses an image
+  bool looked_ GUARDED_BY(mutex_) = false;
+  std::vector<ProgramImage::Digest> asked_for_ GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Image>> images_ GUARDED_BY(mutex_);  // that nobody has taken
 };
 
 }  // namespace gpuwire::client

@@ -11,7 +11,7 @@ namespace gpuwire::client {
 void DeviceOutput::keep(bool to_stderr, std::span<const std::byte> text) noexcept {
   bool lost = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::vector<std::byte>& kept = kept_[to_stderr];
     try {
       if (text.size() > kKeptBytesMax - kept.size()) throw std::bad_alloc();
@@ -32,7 +32,7 @@ void DeviceOutput::write_stream(bool to_stderr) noexcept {
   ::flockfile(stream);
   std::vector<std::byte> text;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     text.swap(kept_[to_stderr]);
     if (kept_[!to_stderr].empty()) any_.store(false, std::memory_order_release);
   }
@@ -43,7 +43,7 @@ void DeviceOutput::write_stream(bool to_stderr) noexcept {
 void DeviceOutput::write_kept() noexcept {
   bool waiting[2];
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (int i = 0; i < 2; ++i) waiting[i] = !kept_[i].empty();
   }
   for (int i = 0; i < 2; ++i) {

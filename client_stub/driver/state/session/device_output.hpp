@@ -6,11 +6,11 @@
 
 #include <atomic>
 #include <cstddef>
-#include <mutex>
 #include <span>
 #include <vector>
 
 #include "client_stub/driver/state/session/session_part.hpp"
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
 
@@ -38,9 +38,9 @@ class DeviceOutput final : public SessionPart {
   void write_kept() noexcept;
   void write_stream(bool to_stderr) noexcept;
 
-  std::mutex mutex_;                // a leaf
-  std::vector<std::byte> kept_[2];  // stdout, stderr
-  bool notified_ = false;           // that text was lost
+  Mutex mutex_;                                        // a leaf
+  std::vector<std::byte> kept_[2] GUARDED_BY(mutex_);  // stdout, stderr
+  bool notified_ GUARDED_BY(mutex_) = false;           // that text was lost
   std::atomic<bool> any_{
       false};  // something is kept; stored under mutex_, so that who sees it set finds the text there
 };

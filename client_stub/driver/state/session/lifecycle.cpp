@@ -136,6 +136,7 @@ CUresult install_process(std::unique_ptr<ServerSession> server, const char* visi
       context->primary = true;
       context->id = owner->next_id++;
       const std::vector<uint64_t>& limits = facts.devices[size_t(ordinal)].limits;
+      MutexLock lock(context->mutex);
       for (unsigned i = 0; i < kContextLimits; ++i) context->limits[i] = i < limits.size() ? limits[i] : ~0ull;
       context->legacy.context = context;
       context->legacy.id = owner->next_id++;

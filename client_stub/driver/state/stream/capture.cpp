@@ -27,7 +27,7 @@ CUresult Captures::add(Capture capture, StreamState& origin) noexcept {
   const bool blocking = capture.blocking;
   capture.id = g_next_capture.fetch_add(1, std::memory_order_relaxed);
   const uint64_t id = capture.id;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   try {
     active_.push_back(std::move(capture));
   } catch (...) {
@@ -45,7 +45,7 @@ void Captures::remove(const Capture& capture) noexcept {
     uint64_t id = capture.id;
     if (object) static_cast<StreamState*>(object)->capture.compare_exchange_strong(id, 0, std::memory_order_relaxed);
   });
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const Capture* found = find(capture.id);
   if (!found) return;                     // the context may have ended, and its captures with it
   const bool blocking = found->blocking;  // a stream may have joined since the caller read it
@@ -56,7 +56,7 @@ void Captures::remove(const Capture& capture) noexcept {
 }
 
 void Captures::remove_of(ContextState& context) noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::erase_if(active_, [&](const Capture& capture) { return capture.context == &context; });
   count_.store(uint32_t(active_.size()), std::memory_order_release);
   context.captures.store(0, std::memory_order_relaxed);
@@ -73,14 +73,14 @@ CUresult permit_unless_failed() noexcept {
 }
 
 bool Captures::find(const StreamState& stream, Capture& out) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const Capture* found = find(stream.capture.load(std::memory_order_acquire));
   if (found) out = *found;
   return found != nullptr;
 }
 
 bool Captures::invalidate(uint64_t id) noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Capture* capture = find(id);
   return capture && !std::exchange(capture->invalidated, true);
 }
@@ -96,7 +96,7 @@ CUresult Captures::permit_work(ContextState& context, uint64_t wire_stream) noex
     return invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
   }
   CUresult result = CUDA_SUCCESS;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (Capture& capture : active_) {
     if (capture.context != &context || !capture.blocking) continue;
     capture.invalidated = true;
@@ -109,7 +109,7 @@ CUresult Captures::permit_synchronisation(ContextState& context) noexcept {
   if (count_.load(std::memory_order_relaxed) == 0) [[likely]]
     return CUDA_SUCCESS;
   CUresult result = CUDA_SUCCESS;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (Capture& capture : active_) {
     if (capture.context != &context) continue;
     capture.invalidated = true;
@@ -120,7 +120,7 @@ CUresult Captures::permit_synchronisation(ContextState& context) noexcept {
 
 CUresult Captures::permit_wait(const StreamState& stream, uint64_t from, bool recorded) noexcept {
   uint64_t own = stream.capture.load(std::memory_order_acquire);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Capture* here = own ? find(own) : nullptr;
   Capture* there = from ? find(from) : nullptr;
   if (here && here->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
@@ -140,14 +140,14 @@ CUresult Captures::permit_wait(const StreamState& stream, uint64_t from, bool re
 bool Captures::is_active(uint64_t capture) noexcept {
   if (count_.load(std::memory_order_relaxed) == 0) [[likely]]
     return false;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return find(capture) != nullptr;
 }
 
 bool Captures::has_graph(uint64_t graph) noexcept {
   if (graph == 0 || count_.load(std::memory_order_relaxed) == 0) [[likely]]
     return false;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return std::any_of(active_.begin(), active_.end(), [&](const Capture& capture) {
     return capture.told_graph == graph || reinterpret_cast<uint64_t>(capture.graph) == graph;
   });
@@ -156,7 +156,7 @@ bool Captures::has_graph(uint64_t graph) noexcept {
 CUstreamCaptureStatus Captures::status(const StreamState& stream) noexcept {
   uint64_t id = stream.capture.load(std::memory_order_acquire);
   if (id == 0) return CU_STREAM_CAPTURE_STATUS_NONE;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const Capture* capture = find(id);
   if (!capture) return CU_STREAM_CAPTURE_STATUS_NONE;
   return capture->invalidated ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
@@ -164,7 +164,7 @@ CUstreamCaptureStatus Captures::status(const StreamState& stream) noexcept {
 
 bool Captures::join(StreamState& stream, uint64_t capture) noexcept {
   if (capture == 0) return true;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   uint64_t none = 0;
   Capture* joined = find(capture);
   if (!joined) return false;
@@ -184,7 +184,7 @@ CUresult Captures::permit_unsafe_call() noexcept {
   CUstreamCaptureMode mode = thread ? thread->capture_mode : CU_STREAM_CAPTURE_MODE_GLOBAL;
   if (mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
   CUresult result = CUDA_SUCCESS;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (Capture& capture : active_) {
     bool own = capture.thread == thread_number() && capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED;
     bool foreign = mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL;

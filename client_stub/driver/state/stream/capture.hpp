@@ -9,11 +9,11 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "client_stub/driver/state/session/session_part.hpp"
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
 
@@ -114,7 +114,7 @@ class Captures final : public SessionPart {
   // call (CUDA driver API, cuStreamGetCaptureInfo). False: the capture is over.
   template <class Visit>
   bool keep(uint64_t capture, uint64_t wire_stream, CaptureAnswer told, Visit&& visit) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Capture* found = find(capture);
     if (!found) return false;
     found->told_graph = told.graph;
@@ -128,10 +128,10 @@ class Captures final : public SessionPart {
   void after_fork_in_child() noexcept override {}  // nobody there asks
 
  private:
-  Capture* find(uint64_t id) noexcept;
+  Capture* find(uint64_t id) noexcept REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  std::vector<Capture> active_;  // a handful
+  Mutex mutex_;
+  std::vector<Capture> active_ GUARDED_BY(mutex_);  // a handful
   // active_.size(), for the check that nothing is captured; relaxed: a capture that another thread is just starting may
   // or may not be seen. Stored with release for none(): a thread that sees that a capture is out sees changing_ from
   // before.

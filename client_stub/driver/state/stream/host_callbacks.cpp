@@ -29,7 +29,7 @@ bool in_host_callback() noexcept {
 
 uint64_t HostCallbacks::add(const HostCallback& callback) noexcept {
   try {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     uint64_t number = next_++;
     callbacks_.emplace(number, callback);
     count_added(callback);
@@ -54,7 +54,7 @@ uint64_t HostCallbacks::add(const HostCallback& callback) noexcept {
 }
 
 void HostCallbacks::remove(uint64_t number) noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = callbacks_.find(number);
   if (found == callbacks_.end()) return;
   count_finished(found->second);
@@ -75,12 +75,12 @@ void HostCallbacks::count_finished(const HostCallback& callback) noexcept {
 }
 
 void HostCallbacks::await_none() noexcept {
-  std::unique_lock lock(mutex_);
-  finished_.wait_for(lock, kAwaitedMax, [this] { return over_ || !any_to_come(); });
+  MutexLock lock(mutex_);
+  finished_.wait_for(lock.native(), kAwaitedMax, [this]() REQUIRES(mutex_) { return over_ || !any_to_come(); });
 }
 
 void HostCallbacks::sent(uint64_t number, uint64_t wire_stream, uint64_t sequence) noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (auto found = callbacks_.find(number); found != callbacks_.end()) {
     HostCallback& callback = found->second;
     callback.sent = true;
@@ -94,13 +94,13 @@ void HostCallbacks::sent(uint64_t number, uint64_t wire_stream, uint64_t sequenc
 }
 
 bool HostCallbacks::any_before(uint64_t wire_stream, uint64_t sequence) const noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto oldest = standing_.lower_bound({wire_stream, 0});
   return oldest != standing_.end() && oldest->first == wire_stream && oldest->second <= sequence;
 }
 
 void HostCallbacks::ended(SessionEnd how) noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   over_ = true;
   standing_.clear();
   lost_ = how == SessionEnd::lost;
@@ -125,7 +125,7 @@ void HostCallbacks::notify_lost() noexcept {
 }
 
 bool HostCallbacks::find(uint64_t number, HostCallback& callback) const noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = callbacks_.find(number);
   if (found == callbacks_.end()) return false;
   callback = found->second;
@@ -134,7 +134,7 @@ bool HostCallbacks::find(uint64_t number, HostCallback& callback) const noexcept
 
 bool HostCallbacks::reached(uint64_t number, CUresult status) noexcept {
   try {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!callbacks_.contains(number)) return false;
     due_.push_back({number, status});
     arrived_.notify_one();
@@ -153,9 +153,9 @@ void HostCallbacks::run() noexcept {
   pthread_sigmask(SIG_UNBLOCK, &faults, nullptr);
   if (ThreadState* thread = thread_state()) thread->in_callback = true;
   Session::Answering answering;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    arrived_.wait(lock, [this] { return stopping_ || !due_.empty(); });
+    arrived_.wait(lock.native(), [this]() REQUIRES(mutex_) { return stopping_ || !due_.empty(); });
     if (stopping_) return;
     Due due = due_.front();
     due_.pop_front();
@@ -194,7 +194,7 @@ void HostCallbacks::run() noexcept {
 
 void HostCallbacks::stop() noexcept {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
   }
   arrived_.notify_one();
@@ -202,7 +202,7 @@ void HostCallbacks::stop() noexcept {
 }
 
 void HostCallbacks::after_fork_in_child() noexcept {
-  new (&mutex_) std::mutex;
+  new (&mutex_) Mutex;
   new (&arrived_) std::condition_variable;
   new (&finished_) std::condition_variable;
   new (&due_) std::deque<Due>;

@@ -9,13 +9,13 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <thread>
 #include <unordered_map>
 #include <utility>
 
 #include "client_stub/driver/state/session/session_part.hpp"
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
 
@@ -87,21 +87,22 @@ class HostCallbacks final : public SessionPart {
   };
   void run() noexcept;
   bool any_before(uint64_t wire_stream, uint64_t sequence) const noexcept;
-  void notify_lost() noexcept;                                 // under the lock
-  void count_added(const HostCallback& callback) noexcept;     // under the lock
-  void count_finished(const HostCallback& callback) noexcept;  // under the lock
+  void notify_lost() noexcept REQUIRES(mutex_);
+  void count_added(const HostCallback& callback) noexcept REQUIRES(mutex_);
+  void count_finished(const HostCallback& callback) noexcept REQUIRES(mutex_);
 
   ServerSession& session_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::condition_variable arrived_;   // also: stopping_
   std::condition_variable finished_;  // unfinished_ has become 0; also: over_
-  bool stopping_ = false, over_ = false, lost_ = false;
-  std::unordered_map<uint64_t, HostCallback> callbacks_;
-  std::set<std::pair<uint64_t, uint64_t>> standing_;  // streams and frames of those that have not returned
+  bool stopping_ GUARDED_BY(mutex_) = false, over_ GUARDED_BY(mutex_) = false, lost_ GUARDED_BY(mutex_) = false;
+  std::unordered_map<uint64_t, HostCallback> callbacks_ GUARDED_BY(mutex_);
+  std::set<std::pair<uint64_t, uint64_t>> standing_
+      GUARDED_BY(mutex_);  // streams and frames of those that have not returned
   // At most one for each stream at a time, as the server's stream waits until the function has returned; and all when
   // the session is lost.
-  std::deque<Due> due_;
-  uint64_t next_ = 1;
+  std::deque<Due> due_ GUARDED_BY(mutex_);
+  uint64_t next_ GUARDED_BY(mutex_) = 1;
   // Those of callbacks_ and the running one that do not repeat. Written under the lock; relaxed: a thread that asks
   // about its own earlier callback sees its own write, and it can only know of other threads' by synchronising with
   // them.

@@ -6,6 +6,7 @@
 #include "client_stub/driver/state/handle/handle_table.hpp"
 #include "client_stub/driver/process/process.hpp"
 #include "client_stub/driver/state/session/server_session.hpp"
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
 namespace {
@@ -17,7 +18,7 @@ class Recycler {
  public:
   State* take() noexcept {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (free_) {
         Node* node = free_;
         free_ = node->next;
@@ -29,7 +30,7 @@ class Recycler {
   }
   void give(State* state) noexcept {
     auto* node = reinterpret_cast<Node*>(state);
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     node->next = free_;
     free_ = node;
   }
@@ -39,8 +40,8 @@ class Recycler {
     State state;  // first member: give() converts its address to the node's
     Node* next = nullptr;
   };
-  std::mutex mutex_;
-  Node* free_ = nullptr;
+  Mutex mutex_;
+  Node* free_ GUARDED_BY(mutex_) = nullptr;
 };
 
 constinit Recycler<StreamState> g_streams;

@@ -40,7 +40,7 @@ void ProfiledOccupancyQuestions::read_once() {
 std::vector<OccupancyQuestion> ProfiledOccupancyQuestions::ahead(std::string_view function, std::string_view state) {
   std::vector<OccupancyQuestion> out;
   if (!image_->kept() || state.empty()) return out;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!begun_.emplace(state, function).second) return out;
   read_once();
   for (const std::string& text : known_) {
@@ -55,7 +55,7 @@ std::vector<OccupancyQuestion> ProfiledOccupancyQuestions::ahead(std::string_vie
 std::vector<std::string> ProfiledOccupancyQuestions::states(std::string_view function) {
   std::vector<std::string> out;
   if (!image_->kept()) return out;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   read_once();
   for (const std::string& text : known_) {
     const auto line = asked_of(text);
@@ -71,7 +71,7 @@ std::vector<std::string> ProfiledOccupancyQuestions::states(std::string_view fun
 void ProfiledOccupancyQuestions::asked(std::string_view function, std::string_view state,
                                        const OccupancyQuestion& question) {
   if (!image_->kept() || state.empty() || !question.travels() || !WarmStart::holds(function)) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   read_once();
   if (known_.size() == kProfiledOccupancyQuestionsMax) return;
   const auto [line, added] = known_.insert(line_of(function, state, question));

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <string_view>
@@ -15,6 +14,7 @@
 
 #include "client_stub/driver/state/launch/occupancy_question.hpp"
 #include "client_stub/driver/state/warm_start/warm_start.hpp"
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
 
@@ -37,13 +37,14 @@ class ProfiledOccupancyQuestions {
   void asked(std::string_view function, std::string_view state, const OccupancyQuestion& question);
 
  private:
-  void read_once();
+  void read_once() REQUIRES(mutex_);
 
   const std::shared_ptr<WarmStart> image_;
-  std::mutex mutex_;
-  bool read_ = false;
-  std::set<std::string, std::less<>> known_;             // lines
-  std::set<std::pair<std::string, std::string>> begun_;  // functions that have been asked about, with their states
+  Mutex mutex_;
+  bool read_ GUARDED_BY(mutex_) = false;
+  std::set<std::string, std::less<>> known_ GUARDED_BY(mutex_);  // lines
+  std::set<std::pair<std::string, std::string>> begun_
+      GUARDED_BY(mutex_);  // functions that have been asked about, with their states
 };
 
 }  // namespace gpuwire::client

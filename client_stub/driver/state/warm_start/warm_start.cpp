@@ -110,24 +110,26 @@ bool WarmStart::Lines::add(std::string line, size_t line_bytes) {
 
 WarmStart::Lines& WarmStart::read_once(WarmStartSection section) {
   if (!std::exchange(read_, true) && kept()) {
+    decltype(sections_) found;
     OwnFile(file_, O_RDONLY, 0).read_lines([&](std::string_view line) {
       for (size_t i = 0; i < kWords.size(); ++i) {
         if (!line.starts_with(kWords[i])) continue;
-        sections_[i].add(std::string(line.substr(kWords[i].size())), line.size() + 1);
+        found[i].add(std::string(line.substr(kWords[i].size())), line.size() + 1);
       }
     });
+    sections_ = std::move(found);
   }
   return sections_[size_t(section)];
 }
 
 std::vector<std::string> WarmStart::lines(WarmStartSection section) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return read_once(section).in_order;
 }
 
 void WarmStart::add(WarmStartSection section, std::string line, bool alone) {
   if (!kept()) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Lines& lines = read_once(section);
   std::string text = text_of(section, line);
   if (!lines.add(std::move(line), text.size())) return;
@@ -149,7 +151,7 @@ void WarmStart::append(const std::string& text) const {
 
 void WarmStart::replace(WarmStartSection section, const std::vector<std::string>& lines) {
   if (!kept()) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Lines now;
   std::string text;
   for (const std::string& line : lines) {

@@ -4,7 +4,6 @@
 #include <array>
 #include <charconv>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "client_stub/driver/state/module/program_image.hpp"
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
 
@@ -58,16 +58,15 @@ class WarmStart {
 
     bool add(std::string line, size_t line_bytes);
   };
-  // Lock: mutex_.
-  Lines& read_once(WarmStartSection section);
+  Lines& read_once(WarmStartSection section) REQUIRES(mutex_);
   void append(const std::string& text) const;
   void make_room() const;
 
   const std::string folder_;
   std::string file_;
-  std::mutex mutex_;
-  bool read_ = false;
-  std::array<Lines, kWarmStartSections> sections_;
+  Mutex mutex_;
+  bool read_ GUARDED_BY(mutex_) = false;
+  std::array<Lines, kWarmStartSections> sections_ GUARDED_BY(mutex_);
 };
 
 // Returns the 64 digits of a digest: the name of its file, and how lines about images begin.
