@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <mutex>
 #include <new>
 
 #include "client/session_sends.hpp"
@@ -117,7 +118,7 @@ int Connection::ask_once(uint32_t function, const std::string& arguments, std::s
   std::string key(reinterpret_cast<const char*>(&function), sizeof function);
   key += arguments;
   {
-    std::lock_guard lock(kept_mutex_);
+    MutexLock lock(kept_mutex_);
     if (auto found = kept_.find(key); found != kept_.end()) {
       values = found->second;
       return kSuccess;
@@ -125,7 +126,7 @@ int Connection::ask_once(uint32_t function, const std::string& arguments, std::s
   }
   int status = ask(function, arguments, values);
   if (status != kSuccess) return status;
-  std::lock_guard lock(kept_mutex_);
+  MutexLock lock(kept_mutex_);
   if (kept_.size() < kKeptMax) kept_.emplace(std::move(key), values);
   return status;
 }

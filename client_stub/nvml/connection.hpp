@@ -3,13 +3,13 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "client_stub/session/session.hpp"
 #include "protocol/nvml/abi.hpp"
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::nvml {
 
@@ -44,8 +44,9 @@ class Connection {
  private:
   std::unique_ptr<client::Session> session_;
   const int process_;
-  std::mutex kept_mutex_;
-  std::unordered_map<std::string, std::string> kept_;  // function and arguments -> values; at most kKeptMax
+  Mutex kept_mutex_;
+  std::unordered_map<std::string, std::string> kept_
+      GUARDED_BY(kept_mutex_);  // function and arguments -> values; at most kKeptMax
 };
 
 // Counts an initialisation; the first connects. kDriverNotLoaded: no server; the reason was printed on stderr once.

@@ -45,13 +45,13 @@ ServerReconnector::ServerReconnector(ServerAddress address, const resume::Sessio
 ServerReconnector::Connected ServerReconnector::connect_in_turn(std::vector<Endpoint>& order) {
   auto found = resolve_(address_.endpoint);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     // An unreachable resolver does not invalidate known addresses.
     order = rotation_.in_turn(found ? *found : std::vector<Endpoint>());
   }
   if (order.empty()) return tl::unexpected(std::move(found.error()));
   auto connected = transport::connect_first(order, kConnectTimeout);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (size_t i = 0; i < (connected ? connected->index : order.size()); ++i) rotation_.failed(order[i]);
   return connected;
 }
@@ -59,7 +59,7 @@ ServerReconnector::Connected ServerReconnector::connect_in_turn(std::vector<Endp
 ServerReconnector::Connected ServerReconnector::connect_to_carrier() {
   std::optional<Endpoint> carrier;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     carrier = rotation_.carrier();
   }
   if (!carrier) return tl::unexpected(std::string("the server's address is not known"));
@@ -117,12 +117,12 @@ tl::expected<Reconnected, ReconnectFailure> ServerReconnector::enter_in_turn(uin
   std::vector<Endpoint> order;
   auto connected = connect_in_turn(order);
   if (!connected) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return unless_exhausted({true, CUDA_ERROR_DEVICE_UNAVAILABLE, std::move(connected.error())});
   }
   auto entered = enter_again(std::move(connected->transport), attempts_, received, std::nullopt);
   const Endpoint& address = order[connected->index];
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (entered) {
     rotation_.carries(address);
     refusal_.reset();

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,6 +14,7 @@
 #include "client_stub/session/reconnection.hpp"
 #include "client_stub/session/server_address.hpp"
 #include "protocol/resume/proof.hpp"
+#include "protocol/threads/mutex.hpp"
 #include "protocol/transport/own_descriptor.hpp"
 #include "protocol/transport/tcp.hpp"
 
@@ -52,7 +52,7 @@ class ServerReconnector final : public Reconnector {
                                                           uint64_t attempt, uint64_t received,
                                                           std::optional<resume::Lane> lane);
   tl::expected<Reconnected, ReconnectFailure> enter_in_turn(uint64_t received);
-  tl::unexpected<ReconnectFailure> unless_exhausted(ReconnectFailure failure) const;
+  tl::unexpected<ReconnectFailure> unless_exhausted(ReconnectFailure failure) const REQUIRES(mutex_);
 
   const ServerAddress address_;
   const resume::SessionId session_;
@@ -61,8 +61,8 @@ class ServerReconnector final : public Reconnector {
   const Resolve resolve_;
   const std::shared_ptr<const Entry> entry_;
   transport::OwnDescriptor folder_;  // of the server's socket, if it is on this machine
-  std::mutex mutex_;                 // over the next line; a leaf
-  AddressRotation rotation_;
+  Mutex mutex_;                      // a leaf
+  AddressRotation rotation_ GUARDED_BY(mutex_);
   // Used by the reconnecting thread.
   uint64_t attempts_ = 0;
   std::optional<ReconnectFailure> refusal_;  // since the session was last carried

@@ -45,8 +45,10 @@ bool SessionThread::stop(int wait_ms) noexcept {
   stopping_.store(true, std::memory_order_release);
   session_.link_.wake();
   if (wait_ms >= 0) {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, std::chrono::milliseconds(wait_ms), [&] { return finished_; })) return false;
+    MutexLock lock(mutex_);
+    if (!changed_.wait_for(lock.native(), std::chrono::milliseconds(wait_ms),
+                           [&]() REQUIRES(mutex_) { return finished_; }))
+      return false;
   }
   pthread_join(thread_, nullptr);
   started_.store(false, std::memory_order_release);
@@ -58,7 +60,7 @@ void* SessionThread::enter(void* self) {
   prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
   auto& thread = *static_cast<SessionThread*>(self);
   thread.run();
-  std::lock_guard lock(thread.mutex_);
+  MutexLock lock(thread.mutex_);
   thread.finished_ = true;
   thread.changed_.notify_all();
   return nullptr;

@@ -5,7 +5,8 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <mutex>
+
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
 
@@ -32,9 +33,9 @@ class SessionThread {
   // Partner: run()'s loop; the wake-up that follows the store orders it well enough, since the loop reads it again at
   // every turn.
   std::atomic<bool> stopping_{false};
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable changed_;
-  bool finished_ = false;  // guarded by mutex_: the thread touches nothing of the session any more
+  bool finished_ GUARDED_BY(mutex_) = false;  // the thread touches nothing of the session any more
 };
 
 }  // namespace gpuwire::client

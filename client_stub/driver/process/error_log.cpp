@@ -45,7 +45,7 @@ void ErrorLog::note(const char* function, CUresult result) noexcept {
         "Returning " + std::to_string(int(result)) + " (" + (name ? name : "?") + ") from " + function;
     std::vector<Callback> callbacks;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       add(line_of(message));
       if (!t_in_callback) callbacks = callbacks_;
     }
@@ -68,24 +68,24 @@ void ErrorLog::add(std::string line) {
 }
 
 uint64_t ErrorLog::register_callback(CUlogsCallback function, void* user) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!function || callbacks_.size() >= kLogCallbacksMax) return 0;
   callbacks_.push_back({next_callback_, function, user});
   return next_callback_++;
 }
 
 bool ErrorLog::unregister_callback(uint64_t handle) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return std::erase_if(callbacks_, [&](const Callback& callback) { return callback.handle == handle; }) > 0;
 }
 
 uint32_t ErrorLog::next() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return next_;
 }
 
 bool ErrorLog::dump(uint32_t* iterator, size_t bytes_max, std::string& out) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   size_t wanted = iterator ? std::min<size_t>(lines_.size(), next_ - *iterator) : lines_.size();
   size_t first = lines_.size() - wanted, bytes = 1;
   for (size_t i = first; i < lines_.size(); ++i) bytes += lines_[i].size();

@@ -7,11 +7,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <new>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
 
@@ -36,7 +37,7 @@ class ErrorLog {
   bool dump(uint32_t* iterator, size_t bytes_max, std::string& out);
 
   // The child has one thread, and may have been forked while another held the lock.
-  void after_fork_in_child() noexcept { new (&mutex_) std::mutex; }
+  void after_fork_in_child() noexcept { new (&mutex_) Mutex; }
 
  private:
   struct Callback {
@@ -44,14 +45,14 @@ class ErrorLog {
     CUlogsCallback function;
     void* user;
   };
-  void add(std::string message);
+  void add(std::string message) REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  std::deque<std::string> lines_;
-  size_t bytes_ = 0;
-  uint32_t next_ = 0;  // of the line after the last
-  std::vector<Callback> callbacks_;
-  uint64_t next_callback_ = 1;
+  Mutex mutex_;
+  std::deque<std::string> lines_ GUARDED_BY(mutex_);
+  size_t bytes_ GUARDED_BY(mutex_) = 0;
+  uint32_t next_ GUARDED_BY(mutex_) = 0;  // of the line after the last
+  std::vector<Callback> callbacks_ GUARDED_BY(mutex_);
+  uint64_t next_callback_ GUARDED_BY(mutex_) = 1;
 };
 
 ErrorLog& error_log() noexcept;

@@ -73,7 +73,7 @@ void ProfileFile::name_process() {
   const std::string shown = json_text(name);
   const long pid = ::getpid();
   char text[256];
-  auto write_event = [&](const char* format, auto... values) {
+  auto write_event = [&](const char* format, auto... values) REQUIRES(mutex_) {
     const int length = std::snprintf(text, sizeof text, format, values...);
     append({text, std::min(size_t(std::max(length, 0)), sizeof text - 1)});
   };
@@ -92,7 +92,7 @@ void ProfileFile::append(std::string_view members) {
 void ProfileFile::event(std::string_view members) noexcept {
   if (!file_.is_open() || members.size() > kEventBytesMax) return;
   try {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (full_) return;
     if (!named_) name_process();
     append(members);
@@ -116,26 +116,26 @@ void ProfileFile::write_buffer() noexcept {
 
 void ProfileFile::flush() noexcept {
   if (!file_.is_open()) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   write_buffer();
 }
 
 std::chrono::nanoseconds ProfileFile::upkeep() noexcept {
   if (!file_.is_open()) return std::chrono::nanoseconds::max();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!buffer_.empty() && monotonic_ns() - held_since_ns_ >= kHeldNs) write_buffer();
   return std::chrono::nanoseconds(kHeldNs);
 }
 
 void ProfileFile::write_through() noexcept {
   if (!file_.is_open()) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   through_ = true;
   write_buffer();
 }
 
 void ProfileFile::after_fork_in_child() noexcept {
-  new (&mutex_) std::mutex;
+  new (&mutex_) Mutex;
   new (&buffer_) std::string;  // the parent's string may be half changed
   held_since_ns_ = written_bytes_ = 0;
   named_ = full_ = through_ = false;

@@ -6,11 +6,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <string_view>
 
 #include "client_stub/driver/process/array_file.hpp"
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
 
@@ -32,7 +32,7 @@ class ProfileFile {
 
   // Opens it for appending; a new one holds an empty array. Before any other call. The error says which file, and why
   // not.
-  bool open(const char* path, std::string& error) noexcept;
+  bool open(const char* path, std::string& error) noexcept WITHOUT_LOCK_CHECK;
   bool is_open() const noexcept { return file_.is_open(); }
 
   // One event: the members of its JSON object without the braces, with no line's end inside. The process is named
@@ -45,19 +45,19 @@ class ProfileFile {
   // From now on each event is written at once: the program is at its end.
   void write_through() noexcept;
   // In the child after fork(): the parent's unwritten lines are the parent's.
-  void after_fork_in_child() noexcept;
+  void after_fork_in_child() noexcept WITHOUT_LOCK_CHECK;
 
  private:
-  void append(std::string_view members);
-  void name_process();
-  void write_buffer() noexcept;
+  void append(std::string_view members) REQUIRES(mutex_);
+  void name_process() REQUIRES(mutex_);
+  void write_buffer() noexcept REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  // All under mutex_, but whether the file is open: that is set by open(), then constant.
+  Mutex mutex_;
+  // Whether the file is open is set by open(), then constant.
   ArrayFile file_;
-  std::string buffer_;
-  uint64_t held_since_ns_ = 0, written_bytes_ = 0;
-  bool named_ = false, full_ = false, through_ = false;
+  std::string buffer_ GUARDED_BY(mutex_);
+  uint64_t held_since_ns_ GUARDED_BY(mutex_) = 0, written_bytes_ GUARDED_BY(mutex_) = 0;
+  bool named_ GUARDED_BY(mutex_) = false, full_ GUARDED_BY(mutex_) = false, through_ GUARDED_BY(mutex_) = false;
 };
 
 // That of the process. Never destroyed: programs call the driver from their last exit handlers.
