@@ -10,33 +10,33 @@ thread_local unsigned call_depth = 0;
 
 void ApiGate::enter() {
   if (call_depth++ > 0) return;
-  std::unique_lock lock(mutex_);
-  opened_.wait(lock, [this] { return !locked_; });
+  MutexLock lock(mutex_);
+  opened_.wait(lock.native(), [this]() REQUIRES(mutex_) { return !locked_; });
   ++under_way_;
 }
 
 void ApiGate::leave() {
   if (--call_depth > 0) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (--under_way_ == 0 && locked_) emptied_.notify_all();
 }
 
 bool ApiGate::lock(const Deadline& deadline) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   locked_ = true;
-  const auto emptied = [this] { return under_way_ == 0; };
+  const auto emptied = [this]() REQUIRES(mutex_) { return under_way_ == 0; };
   if (!deadline) {
-    emptied_.wait(lock, emptied);
+    emptied_.wait(lock.native(), emptied);
     return true;
   }
-  if (emptied_.wait_until(lock, *deadline, emptied)) return true;
+  if (emptied_.wait_until(lock.native(), *deadline, emptied)) return true;
   locked_ = false;
   opened_.notify_all();
   return false;
 }
 
 void ApiGate::unlock() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   locked_ = false;
   opened_.notify_all();
 }

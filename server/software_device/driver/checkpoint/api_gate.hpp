@@ -3,8 +3,9 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <mutex>
 #include <optional>
+
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::software_device {
 
@@ -41,10 +42,10 @@ class ApiGate {
   void leave();
 
   const bool used_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable opened_, emptied_;
-  bool locked_ = false;     // guarded by mutex_
-  unsigned under_way_ = 0;  // guarded by mutex_
+  bool locked_ GUARDED_BY(mutex_) = false;
+  unsigned under_way_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace gpuwire::software_device

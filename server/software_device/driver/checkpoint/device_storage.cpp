@@ -78,17 +78,17 @@ bool bring_back_piece(const StoragePiece& piece, int file, uint64_t offset) {
 }  // namespace
 
 void DeviceStorage::add(const void* owner, const StoragePiece& piece) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   pieces_[owner] = piece;
 }
 
 void DeviceStorage::remove(const void* owner) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   pieces_.erase(owner);
 }
 
 CUresult DeviceStorage::evict() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<Saved> saved;
   if (const CUresult result = save(saved); result != CUDA_SUCCESS) {
     drop_files();
@@ -116,7 +116,7 @@ CUresult DeviceStorage::save(std::vector<Saved>& saved) {
 }
 
 CUresult DeviceStorage::bring_back() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!charge(saved_)) return CUDA_ERROR_OUT_OF_MEMORY;
   bool whole = true;
   for (const Saved& one : saved_) whole = bring_back_piece(one.piece, files_.at(one.piece.device), one.offset) && whole;

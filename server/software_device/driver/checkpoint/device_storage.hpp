@@ -3,10 +3,11 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <vector>
 
 #include <cuda.h>
+
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::software_device {
 
@@ -46,15 +47,15 @@ class DeviceStorage {
     StoragePiece piece;
     uint64_t offset = 0;  // in the file of its device
   };
-  CUresult save(std::vector<Saved>& saved);
+  CUresult save(std::vector<Saved>& saved) REQUIRES(mutex_);
   bool charge(std::vector<Saved>& saved);
-  void drop_files();
+  void drop_files() REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  std::map<const void*, StoragePiece> pieces_;
-  std::vector<Saved> saved_;  // during a checkpoint
+  Mutex mutex_;
+  std::map<const void*, StoragePiece> pieces_ GUARDED_BY(mutex_);
+  std::vector<Saved> saved_ GUARDED_BY(mutex_);  // during a checkpoint
   // During a checkpoint: a file for each device, no larger than the device's memory.
-  std::map<const Device*, int> files_;
+  std::map<const Device*, int> files_ GUARDED_BY(mutex_);
 };
 
 }  // namespace gpuwire::software_device

@@ -322,7 +322,7 @@ void Context::shut_down() {
   end_captures(*this);
   cuda_abi::context_local_storage().drop_context(handle_);
   {
-    const std::lock_guard lock(code_mutex);
+    const MutexLock lock(code_mutex);
     for (const auto& [handle, module] : modules) {
       module->release_handles();
     }

@@ -13,6 +13,7 @@
 
 #include <cuda.h>
 
+#include "protocol/threads/mutex.hpp"
 #include "server/software_device/driver/memory/memory_table.hpp"
 #include "server/software_device/driver/launch/output.hpp"
 #include "server/software_device/driver/stream/stream_object.hpp"
@@ -136,9 +137,9 @@ class Context : public std::enable_shared_from_this<Context> {
   CUsharedconfig shared_config = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
 
   // --- code: instances of libraries in this context by the library's handle, and modules by their own handle
-  std::mutex code_mutex;
-  std::map<CUlibrary, std::shared_ptr<ModuleInstance>> library_instances;
-  std::map<CUmodule, std::shared_ptr<ModuleInstance>> modules;
+  Mutex code_mutex;
+  std::map<CUlibrary, std::shared_ptr<ModuleInstance>> library_instances GUARDED_BY(code_mutex);
+  std::map<CUmodule, std::shared_ptr<ModuleInstance>> modules GUARDED_BY(code_mutex);
 
  private:
   std::vector<OperationPtr> dependencies_locked(const Stream& stream) const;

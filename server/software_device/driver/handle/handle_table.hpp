@@ -5,11 +5,11 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
-#include <shared_mutex>
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::software_device {
 
@@ -53,19 +53,19 @@ class HandleTable {
 
   // Does nothing for an existing handle.
   void insert(Handle handle, std::shared_ptr<Object> object) {
-    const std::unique_lock lock(mutex_);
+    const ExclusiveLock lock(mutex_);
     objects_.emplace(key(handle), std::move(object));
   }
 
   std::shared_ptr<Object> find(Handle handle) const {
-    const std::shared_lock lock(mutex_);
+    const SharedLock lock(mutex_);
     const auto found = objects_.find(key(handle));
     return found == objects_.end() ? nullptr : found->second;
   }
 
   // Removes the object and returns it, or null if it is not in the table.
   std::shared_ptr<Object> take(Handle handle) {
-    const std::unique_lock lock(mutex_);
+    const ExclusiveLock lock(mutex_);
     const auto found = objects_.find(key(handle));
     if (found == objects_.end()) {
       return nullptr;
@@ -77,12 +77,12 @@ class HandleTable {
 
   template <typename Predicate>
   void remove_if(Predicate&& matches) {
-    const std::unique_lock lock(mutex_);
+    const ExclusiveLock lock(mutex_);
     std::erase_if(objects_, [&](const auto& entry) { return matches(*entry.second); });
   }
 
   std::vector<std::shared_ptr<Object>> all() const {
-    const std::shared_lock lock(mutex_);
+    const SharedLock lock(mutex_);
     std::vector<std::shared_ptr<Object>> out;
     for (const auto& [handle, object] : objects_) {
       out.push_back(object);
@@ -106,8 +106,8 @@ class HandleTable {
     }
   }
 
-  mutable std::shared_mutex mutex_;
-  std::unordered_map<uint64_t, std::shared_ptr<Object>> objects_;
+  mutable SharedMutex mutex_;
+  std::unordered_map<uint64_t, std::shared_ptr<Object>> objects_ GUARDED_BY(mutex_);
   std::atomic<uint64_t> next_;  // relaxed: only its uniqueness matters
 };
 

@@ -6,21 +6,21 @@
 namespace gpuwire::software_device {
 namespace {
 
-// Both are guarded by the mutex, which also keeps messages of several contexts from mixing.
-std::mutex sink_mutex;
-OutputSink current_sink = nullptr;
-void* current_user = nullptr;
+// Also keeps messages of several contexts from mixing.
+Mutex sink_mutex;
+OutputSink current_sink GUARDED_BY(sink_mutex) = nullptr;
+void* current_user GUARDED_BY(sink_mutex) = nullptr;
 
 }  // namespace
 
 void set_output_sink(OutputSink sink, void* user) {
-  const std::lock_guard lock(sink_mutex);
+  const MutexLock lock(sink_mutex);
   current_sink = sink;
   current_user = user;
 }
 
 void write_output(int fd, std::string_view text) {
-  const std::lock_guard lock(sink_mutex);
+  const MutexLock lock(sink_mutex);
   if (current_sink != nullptr) {
     current_sink(current_user, fd, text.data(), text.size());
     return;
@@ -30,7 +30,7 @@ void write_output(int fd, std::string_view text) {
 }
 
 void OutputBuffer::append(std::string_view message, size_t limit_bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   messages_.emplace_back(message);
   bytes_ += message.size();
   while (bytes_ > limit_bytes && messages_.size() > 1) {
@@ -42,7 +42,7 @@ void OutputBuffer::append(std::string_view message, size_t limit_bytes) {
 void OutputBuffer::flush() {
   std::deque<std::string> messages;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     messages = std::exchange(messages_, {});
     bytes_ = 0;
   }

@@ -3,9 +3,10 @@
 
 #include <cstddef>
 #include <deque>
-#include <mutex>
 #include <string>
 #include <string_view>
+
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::software_device {
 
@@ -27,9 +28,9 @@ class OutputBuffer {
   void flush();
 
  private:
-  std::mutex mutex_;
-  std::deque<std::string> messages_;
-  size_t bytes_ = 0;
+  Mutex mutex_;
+  std::deque<std::string> messages_ GUARDED_BY(mutex_);
+  size_t bytes_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace gpuwire::software_device

@@ -20,7 +20,7 @@ void ManagedAdvice::join() {
 }
 
 PageAdvice ManagedAdvice::common(uint64_t offset, uint64_t bytes) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const uint64_t last = (offset + bytes - 1) / kAdvicePageBytes;
   auto run = std::prev(runs_.upper_bound(offset / kAdvicePageBytes));
   PageAdvice all = run->second;

@@ -4,9 +4,10 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 
 #include <cuda.h>
+
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::software_device {
 
@@ -33,7 +34,7 @@ class ManagedAdvice {
   // Changes all pages that overlap [offset, offset + bytes).
   template <typename Change>
   void change(uint64_t offset, uint64_t bytes, Change&& change) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto first = split(offset / kAdvicePageBytes);
     const auto end = split((offset + bytes - 1) / kAdvicePageBytes + 1);
     for (auto run = first; run != end; ++run) {
@@ -48,11 +49,11 @@ class ManagedAdvice {
   static constexpr uint64_t kAdvicePageBytes = 4096;
 
   using Runs = std::map<uint64_t, PageAdvice>;  // by first page; each run ends where the next begins
-  Runs::iterator split(uint64_t page);
-  void join();
+  Runs::iterator split(uint64_t page) REQUIRES(mutex_);
+  void join() REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;
-  Runs runs_{{0, {}}};
+  mutable Mutex mutex_;
+  Runs runs_ GUARDED_BY(mutex_){{0, {}}};
 };
 
 }  // namespace gpuwire::software_device

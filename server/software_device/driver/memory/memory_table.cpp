@@ -1,11 +1,9 @@
 #include "server/software_device/driver/memory/memory_table.hpp"
 
-#include <mutex>
-
 namespace gpuwire::software_device {
 
 uint64_t MemoryTable::insert(MemoryRange range) {
-  const std::unique_lock lock(mutex_);
+  const ExclusiveLock lock(mutex_);
   const auto next = ranges_.lower_bound(range.begin);
   if (next != ranges_.end() && next->second.begin < range.end()) {
     return 0;
@@ -27,7 +25,7 @@ std::optional<MemoryRange> MemoryTable::find(uint64_t address) const {
 }
 
 bool MemoryTable::covers(uint64_t address, uint64_t bytes) const {
-  const std::shared_lock lock(mutex_);
+  const SharedLock lock(mutex_);
   auto range = ranges_.upper_bound(address);
   const uint64_t end = address + bytes;
   if (range == ranges_.begin() || end < address) {

@@ -7,12 +7,12 @@
 #include <iterator>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <vector>
 
 #include <cuda.h>
+
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::software_device {
 
@@ -63,7 +63,7 @@ class MemoryTable {
   // false.
   template <typename Predicate>
   std::optional<MemoryRange> remove(uint64_t begin, Predicate&& matches) {
-    const std::unique_lock lock(mutex_);
+    const ExclusiveLock lock(mutex_);
     const auto found = ranges_.find(begin);
     if (found == ranges_.end() || !matches(found->second)) {
       return std::nullopt;
@@ -83,7 +83,7 @@ class MemoryTable {
   // there is none.
   template <typename Visit>
   bool inspect(uint64_t address, Visit&& visit) const {
-    const std::shared_lock lock(mutex_);
+    const SharedLock lock(mutex_);
     const auto next = ranges_.upper_bound(address);
     if (next == ranges_.begin() || std::prev(next)->second.end() <= address) {
       return false;
@@ -94,7 +94,7 @@ class MemoryTable {
   // Calls `change` under the lock for the range that begins at `begin`. Returns false if there is none.
   template <typename Change>
   bool update(uint64_t begin, Change&& change) {
-    const std::unique_lock lock(mutex_);
+    const ExclusiveLock lock(mutex_);
     const auto found = ranges_.find(begin);
     if (found == ranges_.end()) {
       return false;
@@ -110,7 +110,7 @@ class MemoryTable {
   // Returns the begins of the ranges for which `matches` returns true.
   template <typename Predicate>
   std::vector<uint64_t> select(Predicate&& matches) const {
-    const std::shared_lock lock(mutex_);
+    const SharedLock lock(mutex_);
     std::vector<uint64_t> out;
     for (const auto& [begin, range] : ranges_) {
       if (matches(range)) {
@@ -124,10 +124,10 @@ class MemoryTable {
   uint64_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
 
  private:
-  mutable std::shared_mutex mutex_;
-  std::map<uint64_t, MemoryRange> ranges_;
+  mutable SharedMutex mutex_;
+  std::map<uint64_t, MemoryRange> ranges_ GUARDED_BY(mutex_);
   std::atomic<uint64_t> generation_{1};
-  uint64_t next_buffer_id_ = 1;
+  uint64_t next_buffer_id_ GUARDED_BY(mutex_) = 1;
 };
 
 }  // namespace gpuwire::software_device

@@ -4,10 +4,11 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 
 #include <cuda.h>
+
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::software_device {
 
@@ -44,8 +45,8 @@ class AddressReservations {
   std::optional<Range> find(uint64_t address);
 
  private:
-  std::mutex mutex_;
-  std::map<uint64_t, uint64_t> ranges_;  // begin to bytes
+  Mutex mutex_;
+  std::map<uint64_t, uint64_t> ranges_ GUARDED_BY(mutex_);  // begin to bytes
 };
 
 }  // namespace gpuwire::software_device

@@ -41,7 +41,7 @@ size_t find_kernel(const Program& program, std::string_view name) {
 // --- managed variables
 
 tl::expected<uint64_t, CUresult> ManagedVariables::address(const Program& program, size_t variable, Device& device) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (const auto found = variables_.find(variable); found != variables_.end()) {
     return found->second.first;
   }
@@ -149,7 +149,7 @@ std::shared_ptr<Function> ModuleInstance::function(std::string_view name) {
 }
 
 std::shared_ptr<Function> ModuleInstance::function(size_t index) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   auto& function = functions_[index];
   if (function == nullptr) {
     auto& settings = settings_[index];
@@ -168,13 +168,13 @@ std::shared_ptr<Function> ModuleInstance::function(size_t index) {
 }
 
 void ModuleInstance::share_settings(size_t index, std::shared_ptr<FunctionSettings> settings) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   settings_[index] = std::move(settings);
 }
 
 void ModuleInstance::release_handles() {
   driver().modules.take(handle_);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [index, function] : functions_) {
     driver().functions.take(function->handle);
   }
@@ -205,7 +205,7 @@ std::shared_ptr<Kernel> Library::kernel(std::string_view name) const {
 }
 
 bool Library::is_in(Context& context) const {
-  const std::lock_guard lock(context.code_mutex);
+  const MutexLock lock(context.code_mutex);
   return context.library_instances.contains(handle_);
 }
 
@@ -213,7 +213,7 @@ tl::expected<std::shared_ptr<ModuleInstance>, CUresult> Library::instance(Contex
   if (driver().loads_wait && !is_in(context)) {
     static_cast<void>(context.synchronize());
   }
-  const std::lock_guard lock(context.code_mutex);
+  const MutexLock lock(context.code_mutex);
   auto& mine = context.library_instances[handle_];
   if (mine == nullptr) {
     auto created = ModuleInstance::create(program_, context, managed_);
@@ -239,7 +239,7 @@ void Library::unload() {
     if (context == nullptr) {
       continue;
     }
-    const std::lock_guard lock(context->code_mutex);
+    const MutexLock lock(context->code_mutex);
     if (const auto found = context->library_instances.find(handle_); found != context->library_instances.end()) {
       found->second->release_handles();
       context->library_instances.erase(found);

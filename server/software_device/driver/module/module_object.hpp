@@ -4,7 +4,6 @@
 #include <atomic>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -12,6 +11,7 @@
 #include <cuda.h>
 #include <tl/expected.hpp>
 
+#include "protocol/threads/mutex.hpp"
 #include "server/software_device/execution/engine.hpp"
 
 namespace gpuwire::software_device {
@@ -61,8 +61,8 @@ class ManagedVariables {
   ~ManagedVariables();
 
  private:
-  std::mutex mutex_;
-  std::map<size_t, std::pair<uint64_t, uint64_t>> variables_;  // address and buffer id
+  Mutex mutex_;
+  std::map<size_t, std::pair<uint64_t, uint64_t>> variables_ GUARDED_BY(mutex_);  // address and buffer id
 };
 
 // A program in a context.
@@ -105,9 +105,9 @@ class ModuleInstance {
   // Address and buffer id of the variables that only this instance uses.
   std::vector<std::pair<uint64_t, uint64_t>> owned_;
   std::weak_ptr<ModuleInstance> self_;
-  std::mutex mutex_;
-  std::map<size_t, std::shared_ptr<Function>> functions_;
-  std::map<size_t, std::shared_ptr<FunctionSettings>> settings_;
+  Mutex mutex_;
+  std::map<size_t, std::shared_ptr<Function>> functions_ GUARDED_BY(mutex_);
+  std::map<size_t, std::shared_ptr<FunctionSettings>> settings_ GUARDED_BY(mutex_);
 };
 
 // The object of a CUlibrary: a program that is instantiated in a context at its first use there.

@@ -18,7 +18,7 @@ OperationPtr OperationScheduler::insert(std::function<void()> work, Operation::R
   auto operation = std::make_shared<Operation>();
   operation->work_ = std::move(work);
   operation->run_by_ = run_by;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const OperationPtr& dependency : dependencies) {
     // The mutex ensures that "done" cannot become true between this check and the registration.
     if (dependency != nullptr && !dependency->done()) {
@@ -34,7 +34,7 @@ OperationPtr OperationScheduler::insert(std::function<void()> work, Operation::R
   return operation;
 }
 
-// Lock: the mutex is held. Markers finish at once and are added to `finished` for the caller.
+// Markers finish at once and are added to `finished` for the caller.
 void OperationScheduler::make_ready(const OperationPtr& operation, std::vector<OperationPtr>& finished) {
   switch (operation->run_by_) {
     case Operation::RunBy::nobody: finished.push_back(operation); break;
@@ -48,7 +48,7 @@ void OperationScheduler::make_ready(const OperationPtr& operation, std::vector<O
 }
 
 void OperationScheduler::finish(const OperationPtr& operation) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   finish_locked({operation});
 }
 
@@ -77,10 +77,10 @@ void OperationScheduler::grow_locked() {
 }
 
 void OperationScheduler::work_loop() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
     ++idle_threads_;
-    ready_changed_.wait(lock, [this] { return !ready_.empty(); });
+    ready_changed_.wait(lock.native(), [this]() REQUIRES(mutex_) { return !ready_.empty(); });
     --idle_threads_;
     const OperationPtr operation = std::move(ready_.front());
     ready_.pop_front();
@@ -93,8 +93,8 @@ void OperationScheduler::work_loop() {
 
 void OperationScheduler::run_here(const OperationPtr& operation, const std::function<void()>& work) {
   {
-    std::unique_lock lock(mutex_);
-    something_finished_.wait(lock, [&] { return operation->unfinished_ == 0; });
+    MutexLock lock(mutex_);
+    something_finished_.wait(lock.native(), [&]() REQUIRES(mutex_) { return operation->unfinished_ == 0; });
   }
   work();
   finish(operation);
@@ -104,13 +104,13 @@ void OperationScheduler::wait(const Operation& operation) {
   if (operation.done()) {
     return;
   }
-  std::unique_lock lock(mutex_);
-  something_finished_.wait(lock, [&] { return operation.done(); });
+  MutexLock lock(mutex_);
+  something_finished_.wait(lock.native(), [&]() REQUIRES(mutex_) { return operation.done(); });
 }
 
 bool OperationScheduler::wait_for(const Operation& operation, std::chrono::milliseconds timeout) {
-  std::unique_lock lock(mutex_);
-  return something_finished_.wait_for(lock, timeout, [&] { return operation.done(); });
+  MutexLock lock(mutex_);
+  return something_finished_.wait_for(lock.native(), timeout, [&]() REQUIRES(mutex_) { return operation.done(); });
 }
 
 }  // namespace gpuwire::software_device

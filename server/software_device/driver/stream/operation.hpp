@@ -8,10 +8,11 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <thread>
 #include <vector>
+
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::software_device {
 
@@ -64,19 +65,19 @@ class OperationScheduler {
 
  private:
   OperationPtr insert(std::function<void()> work, Operation::RunBy run_by, std::span<const OperationPtr> dependencies);
-  void make_ready(const OperationPtr& operation, std::vector<OperationPtr>& finished);
+  void make_ready(const OperationPtr& operation, std::vector<OperationPtr>& finished) REQUIRES(mutex_);
   void finish(const OperationPtr& operation);
-  void finish_locked(std::vector<OperationPtr> finished);
-  void grow_locked();
+  void finish_locked(std::vector<OperationPtr> finished) REQUIRES(mutex_);
+  void grow_locked() REQUIRES(mutex_);
   void work_loop();
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable ready_changed_;
   std::condition_variable something_finished_;
-  std::deque<OperationPtr> ready_;
-  size_t idle_threads_ = 0;
+  std::deque<OperationPtr> ready_ GUARDED_BY(mutex_);
+  size_t idle_threads_ GUARDED_BY(mutex_) = 0;
   // Never joined: the scheduler lives as long as the process.
-  std::vector<std::thread> threads_;
+  std::vector<std::thread> threads_ GUARDED_BY(mutex_);
 };
 
 }  // namespace gpuwire::software_device
