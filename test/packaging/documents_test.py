@@ -28,10 +28,14 @@ FOREIGN = {"unknown host"}
 LINES = r"log_stderr|send_answer|not_ready|refuse|refuse_all|refused|end|close"
 ERRORS = r"tl::unexpected|fail|failed|wrong|ValidationError|std::fprintf|push_back|emplace_back"
 LOG = r"spdlog::warn|spdlog::error|spdlog::critical"
+# The web page's answers to its visitors.
+PAGE = LINES + "|" + ERRORS + "|message|sign_in_form"
 SAYING = {
     LINES + "|" + ERRORS: ("client_stub/account", "client_stub/driver", "client_stub/launcher", "client_stub/session",
                            "command_line", "server/identity", "server/cli", "server/config", "protocol/units"),
-    LINES: ("client_stub/nvml", "server/broker", "server/login", "protocol/resume", "protocol/tls"),
+    LINES + "|emplace_back": ("client_stub/nvml", "server/broker", "server/host_guard", "server/login",
+                              "protocol/resume", "protocol/tls"),
+    PAGE: ("server/control/web", "server/web"),
     LOG: ("server",),
 }
 REFUSALS = r"|RefusalCode::\w+,\s*\"\w+\","
@@ -52,6 +56,9 @@ UNEXPLAINED = {
     "tenant ... is new", "tenant ... is gone", "... has another ...",
     # The list of commands that `gpuwire` prints.
     "%-10s ...",
+    # Parts of the web page's messages: the advice behind a reason, and the session that a warning is about.
+    ". Ask for a new one; or close the browser, show no certificate when it asks for one, and sign in with a token.",
+    "Session ... of ...: ...",
     # A child of a program that forked has no session, as natively; the parent's goes on.
     "the program was forked by one that uses it",
 }
