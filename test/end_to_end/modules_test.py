@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import unittest
 
-from support import BUILD, DEVICE, RUN_LIMIT_SECONDS, Server, command, wait_until
+from support import BUILD, DEVICE, RUN_LIMIT_SECONDS, Server, command, one_line_naming, run, wait_until
 
 IMAGES_USED = 30
 PTX_BYTES = 64 << 10
@@ -93,6 +93,14 @@ class Modules(unittest.TestCase):
                 self.assertGreater(self.images_sent(server)[0], 0)
                 wait_until(lambda: self.kept_bytes() <= bound, RUN_LIMIT_SECONDS, "the server makes no room")
                 self.assertGreater(self.kept_bytes(), bound // 2)
+
+    @unittest.skipUnless(DEVICE == "software", "a GPU of this architecture runs the program")
+    def test_a_program_without_code_for_the_device_is_told_both_architectures_in_one_line(self):
+        with self.server() as server:
+            ran = run(server.address, "only_sm_90")
+        self.assertEqual((ran.returncode, ran.stdout), (1, "cudaErrorNoKernelImageForDevice\nFAILED\n"), ran.stderr)
+        self.assertTrue(one_line_naming(ran.stderr, "it has sm_90, and the device is sm_",
+                                        "a software device, which runs PTX alone"), ran.stderr)
 
 
 if __name__ == "__main__":

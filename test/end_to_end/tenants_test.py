@@ -1,6 +1,7 @@
 """Several tenants on one server: GPUs, waits, the effects of a reload and a revocation. Real processes, tokens over
 loopback."""
 
+import collections
 import contextlib
 import json
 import os
@@ -12,7 +13,8 @@ import tempfile
 import threading
 import unittest
 
-from support import BUILD, DEVICE, RUN_LIMIT_SECONDS, OneAnswer, Server, audit_lines, command, wait_until
+from support import (BUILD, DEVICE, LONG, RUN_LIMIT_SECONDS, OneAnswer, Server, audit_lines, command, one_line_naming,
+                     wait_for_answer, wait_until)
 
 GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
 TENANTS = ("anna", "ben", "carl", "dora")
@@ -208,6 +210,49 @@ class Memory(Tenants):
         self.assert_passes(other)
 
 
+class Crowd(Tenants):
+    """More programs at once than the server has places, and the tenant may have waiting."""
+
+    PLACES, WAITING, REFUSED = (64, 24, 3) if LONG else (4, 3, 2)
+    tenant_keys = {"anna": f"queued_max = {WAITING}", "ben": ""}
+
+    def setUp(self):
+        self.control = os.path.join(self.folder.name, "control")
+        type(self).server_keys = f'sessions_max = {self.PLACES}\ncontrol_socket = "{self.control}"'
+        super().setUp()
+
+    def states(self):
+        """Returns the number of each state of the sessions, and of refused programs."""
+        ran = subprocess.run([GPUWIRE, "status", "--json", "--control", self.control], capture_output=True, text=True,
+                             timeout=RUN_LIMIT_SECONDS, check=True)
+        status = json.loads(ran.stdout)
+        refused = sum(sum(tenant["refused"].values()) for tenant in status["tenants"])
+        return {**collections.Counter(one["state"] for one in status["sessions"]), "refused": refused}
+
+    def test_those_that_have_no_place_wait_and_beyond_the_tenants_bound_each_is_refused_in_one_clear_line(self):
+        # The last place is not anna's: it waits for the other tenant.
+        crowd = [self.start_as("anna") for _ in range(self.PLACES - 1 + self.WAITING + self.REFUSED)]
+        expected = {"running": self.PLACES - 1, "queued": self.WAITING, "refused": self.REFUSED}
+        wait_for_answer(self.states, expected, "the crowd")
+        other = self.start_as("ben")
+        self.assert_works(other)
+        for program in crowd:
+            program.stdin.close()
+            program.stdin = None
+        other.stdin.close()
+        other.stdin = None
+        refused = 0
+        for program in [*crowd, other]:
+            out, err = program.communicate(timeout=RUN_LIMIT_SECONDS)
+            if program.returncode == 0:
+                self.assertTrue(out.endswith("PASSED\n"), out + err)
+                continue
+            refused += 1
+            self.assertTrue(one_line_naming(
+                err, f"the tenant has reached its limit of waiting programs ({self.WAITING})"), err)
+        self.assertEqual(refused, self.REFUSED)
+
+
 class Reloading(Tenants):
     server_keys = ""
 
@@ -356,6 +401,16 @@ class Checking(Tenants):
                              ("metrics_listen", taken.address), ("metrics_listen", self.server.address)):
             self.check(f'{key} = "{address}"\nallow_unencrypted_network = true', {"anna": ""},
                        f"cannot listen on {address}: the address is in use, and not by a gpuwire server")
+
+    def test_the_running_server_logs_no_foreign_client_because_of_a_check(self):
+        refusals = r"refused 127\.0\.0\.1"
+        for _ in range(3):
+            self.check(f'listen = "{self.server.address}"', {"anna": ""})
+        host, port = self.server.address.rsplit(":", 1)
+        with socket.create_connection((host, int(port))) as foreign:
+            foreign.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            self.assert_logged(refusals)  # the log's first, although the checks came before
+            self.assertEqual(len(re.findall(refusals, self.log())), 1, self.log())
 
     def test_a_unix_socket_that_something_else_listens_on_is_refused(self):
         path = os.path.join(self.folder.name, "there")

@@ -12,6 +12,8 @@ set(separate_units_more ${programs}/separate_units/other.cu)
 # Hardware features of one architecture.
 set(sm_90_options -arch=sm_90)
 set(tensor_maps_options -arch=sm_90)
+# Without PTX.
+set(only_sm_90_options -gencode arch=compute_90,code=sm_90)
 if(EXISTS ${GPUWIRE_CUDA_ROOT}/lib64/libcudart.so)
   set(shared_runtime_options -cudart shared -Xlinker -rpath,${GPUWIRE_CUDA_ROOT}/lib64)
 endif()
