@@ -105,7 +105,7 @@ struct Attach {
 struct Adopted {};
 struct Unattended {};
 
-// --- the broker, to the auth server
+// --- the broker, to the login process
 
 struct Identity {
   OwnedDescriptor authority, server_certificate, server_key, credentials;
@@ -133,7 +133,7 @@ struct Refused {
   std::string why;
 };
 
-// --- the auth server, to the broker
+// --- the login process, to the broker
 
 struct IdentityRead {
   std::string error;
@@ -193,7 +193,7 @@ struct Given {
   uint32_t count = 0;
 };
 
-// --- the broker, to the auth server
+// --- the broker, to the login process
 
 struct Told {
   ConnectionId connection = 0;

@@ -3,7 +3,7 @@
 # words of one segment, and beside them the descriptors that it refers to. message.hpp has the same in C++; codec.cpp
 # turns one into the other and checks what comes from outside.
 #
-# The broker exchanges messages with each worker, with the login process ("auth server"), with the keeper and with the
+# The broker exchanges messages with each worker, with the login process, with the keeper and with the
 # suspender. While there is no broker, the keeper takes its place for workers. The union is in the order of the senders;
 # a message of another sender is refused (codec.cpp, speakers_of).
 
@@ -37,14 +37,14 @@ struct Message {
     adopted @17 :Void;              # a new broker: the last messages may be lost, and are sent again
     unattended @18 :Void;           # from the keeper, in the broker's place: there is no broker now
 
-    # The broker, to the auth server.
+    # The broker, to the login process.
     identity @19 :Identity;         # the identity that authenticates clients from now on
     arrival @20 :Arrival;           # a connection after its preface
     queued @21 :Queued;             # any number of times
     admitted @22 :UInt64;           # admits the client of this connection; the connection returns as `passed`
     refused @23 :ConnectionText;    # why
 
-    # The auth server, to the broker.
+    # The login process, to the broker.
     identityRead @24 :Text;         # empty: the identity is in use; else the reason why the previous one stays
     login @25 :Login;               # the tenant is known: a request, answered by queued, admitted and refused
     gone @26 :ConnectionText;       # a connection with a request has ended, with the reason
@@ -63,7 +63,7 @@ struct Message {
     entry @35 :Entry;               # one of them
     given @36 :UInt32;              # the number of entries; these were all
 
-    # The broker, to the auth server.
+    # The broker, to the login process.
     told @37 :Told;                 # the answer to a login with a query, in parts
 
     # The broker, to the suspender.

@@ -13,8 +13,8 @@ ANY = " ".join(sorted(PROCESSES))
 
 # Lowest first: each folder with the processes that its code runs in. A folder may include itself and those of the lines
 # above its own, if they run wherever it runs. A folder stands for its subfolders, but for those that have an entry of
-# their own. suspender: gpuwire-suspender; auth: the auth server (gpuwire-login); web: the web page (gpuwire-web); tool:
-# programs that ask the broker (top, status, admin, metrics); client: the user's program.
+# their own. suspender: gpuwire-suspender; auth: the login process (gpuwire-login); web: the web page (gpuwire-web);
+# tool: programs that ask the broker (top, status, admin, metrics); client: the user's program.
 ORDER = [{
     "protocol/cuda_abi": ANY, "protocol/digest": ANY, "protocol/fatbin": ANY, "protocol/nvml": ANY,
     "protocol/threads": ANY, "protocol/units": ANY, "protocol/wire": ANY

@@ -27,6 +27,7 @@ NOT_RUN = {
     "systemctl edit": "what it adds to the unit is tried by test/end_to_end/restart_test.py, as root",
     "usermod": "test/server/broker/worker/worker_users_test.cpp reads files of subordinate users",
     "curl --cacert": "test/end_to_end/web_tls_test.py asks for the page in the same way",
+    "openssl pkcs12": "test/end_to_end/web_browser_test.py signs in with the file that it makes",
     "dpkg-deb -x": "packages_test.py unpacks the packages in this way",
 }
 # Words after "gpuwire" in the labels of the protocol and of profiles, which are no commands.
@@ -34,7 +35,8 @@ LABELS = {"clocks", "lane", "resume", "token"}
 # Words before a command that do not belong to it.
 BEFORE = re.compile(r"^(?:sudo |[A-Z_]+=\S* )*")
 # The first words of indented lines that are commands, and no drawing or part of a file.
-TOOLS = re.compile(r"(?:sudo|apt|cmake|ctest|curl|docker|eval|git|jq|kubectl|make|ninja|pip|python3?|ssh|systemctl) ")
+TOOLS = re.compile(r"(?:sudo|apt|cmake|ctest|curl|docker|eval|git|jq|kubectl|make|ninja|openssl|pip|python3?|ssh|"
+                   r"systemctl) ")
 SHELL = re.compile(r"`(gpuwire(?: [^`]*)?)`")
 
 
