@@ -335,6 +335,8 @@ Result<void> log_in(Transport& connection, const Entry& entry, QueueNotice told,
     if (answer->kind == Answer::Kind::admitted) {
       if (std::string line = expiry_line(entry, answer->identity_ends_unix_s, std::time(nullptr)); !line.empty())
         told(line);
+      // A program that waited at an earlier connection may be admitted at once on this one.
+      if (!since && entry.place) since = entry.place->since;
       if (since) told(admitted_line(entry, std::chrono::nanoseconds(note_wait(WaitKind::queue, *since))));
       return {};
     }

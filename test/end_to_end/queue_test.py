@@ -7,6 +7,7 @@ import random
 import re
 import signal
 import subprocess
+import time
 import unittest
 
 from restart_test import GPUWIRE, RestartCase
@@ -21,9 +22,12 @@ class Queued:
     """A queued program."""
 
     LOST = "to return to the place in the queue"
+    WAITED = re.compile(r"admitted at \S+ after (\d+) (s|min)$", re.M)
 
     def __init__(self, address, log):
         self._log = log
+        self.started = time.monotonic()
+        self.queued = None  # a time by which it waited
         with open(log, "w", encoding="utf-8") as errors:
             self.process = subprocess.Popen(command(address, "rounds"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                             stderr=errors, text=True)
@@ -39,6 +43,14 @@ class Queued:
     def places(self):
         """Returns its reported places in the queue since it last lost the server."""
         return {int(place) for place in re.findall(r"place (\d+) of", self.errors().rpartition(self.LOST)[2])}
+
+    def waited(self):
+        """Returns the bounds, in seconds, of the time that it says that it has waited; none if it has not said it."""
+        said = self.WAITED.findall(self.errors())
+        if len(said) != 1:
+            return None
+        number, unit = int(said[0][0]), 60 if said[0][1] == "min" else 1
+        return number * unit, (number + 1) * unit
 
     def end(self):
         self.process.kill()
@@ -62,6 +74,7 @@ class QueueCase(RestartCase):
             self.waiting.append(Queued(self.address, os.path.join(self.folder, f"waiting{number}")))
             self.addCleanup(self.waiting[-1].end)
             wait_until(lambda: self.waiting[-1].places(), RUN_LIMIT_SECONDS, "the place of another program")
+            self.waiting[-1].queued = time.monotonic()
             self.assertEqual(self.waiting[-1].places(), {number})
         self.order = self.queue()
         self.assertEqual(len(self.order), WAITING)
@@ -80,11 +93,18 @@ class QueueCase(RestartCase):
         self.assertEqual(self.queue(), self.order)
 
     def run_one_after_the_other(self):
-        """The running program ends, and the queued ones run in order with the same results."""
+        """The running program ends, and the queued ones run in order with the same results. Each says how long it has
+        waited: at least from its first place to the end of the one before, at most from its start until it is
+        ready, whatever servers it has waited at."""
         self.work(self.runs)
+        freed = time.monotonic()
         self.passes(self.runs)
         for place, one in enumerate(self.waiting):
             self.assertEqual(one.process.stdout.readline(), "ready\n", one.errors() + self.log()[-6000:])
+            least, most = one.waited() or self.fail(one.errors())
+            self.assertGreater(most, freed - one.queued, one.errors())
+            self.assertLessEqual(least, time.monotonic() - one.started, one.errors())
+            freed = time.monotonic()
             self.assertEqual(self.queue(), self.order[place + 1:])
             out, _ = one.process.communicate("go\n", timeout=RUN_LIMIT_SECONDS)
             self.assertEqual((one.process.returncode, out), (0, "done\nPASSED\n"), one.errors())

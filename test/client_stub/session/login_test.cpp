@@ -123,27 +123,35 @@ TEST_CASE("a program hears that its certificate expires from two weeks before th
 
 namespace {
 
-std::atomic<uint64_t> g_waited_since_ns{0};
+std::atomic<uint64_t> g_waited_since_ns{0}, g_waited_ns{0};
 
 }  // namespace
 
-TEST_CASE("the time of a wait in the queue counts over the connections that were lost meanwhile") {
+TEST_CASE("the time of a wait in the queue counts over the connections that were lost meanwhile, and is what is told") {
   Environment environment;
-  std::atomic<uint64_t> came_back_ns{0};  // written by the server's thread before it admits the program
-  LoginServer server({.queue_drops = 1}, [&](LoginServer& one) {
-    came_back_ns = uint64_t(std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
-    one.queued(1, 1, "the GPU is in use");
-    one.admit();
-  });
-  client::g_wait_observer.store([](client::WaitKind kind, uint64_t begun_ns, uint64_t) noexcept {
-    if (kind == client::WaitKind::queue) g_waited_since_ns = begun_ns;
-  });
-  auto outcome = try_connect("127.0.0.1:" + server.port());
-  client::g_wait_observer.store(nullptr);
-  CHECK(outcome.works);
-  CHECK(outcome.printed.find("to return to the place in the queue") != std::string::npos);
-  CHECK(g_waited_since_ns != 0);
-  CHECK(g_waited_since_ns.load() < came_back_ns.load());
+  for (bool queued_again : {true, false}) {
+    CAPTURE(queued_again);
+    g_waited_since_ns = g_waited_ns = 0;
+    std::atomic<uint64_t> came_back_ns{0};  // written by the server's thread before it admits the program
+    LoginServer server({.queue_drops = 1}, [&](LoginServer& one) {
+      came_back_ns = uint64_t(std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
+      if (queued_again) one.queued(1, 1, "the GPU is in use");
+      one.admit();
+    });
+    client::g_wait_observer.store([](client::WaitKind kind, uint64_t begun_ns, uint64_t ended_ns) noexcept {
+      if (kind == client::WaitKind::queue) g_waited_since_ns = begun_ns, g_waited_ns = ended_ns - begun_ns;
+    });
+    auto outcome = try_connect("127.0.0.1:" + server.port());
+    client::g_wait_observer.store(nullptr);
+    CHECK(outcome.works);
+    CHECK(outcome.printed.find("to return to the place in the queue") != std::string::npos);
+    CHECK(g_waited_since_ns != 0);
+    CHECK(g_waited_since_ns.load() < came_back_ns.load());
+    const auto waited = std::chrono::nanoseconds(g_waited_ns.load());
+    CHECK(outcome.printed.find("admitted at 127.0.0.1 after " +
+                               client::waited_text(std::chrono::duration_cast<std::chrono::seconds>(waited)) + "\n") !=
+          std::string::npos);
+  }
 }
 
 TEST_CASE("a token and the authority's file are enough, too, and the token travels inside TLS") {
