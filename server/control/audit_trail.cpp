@@ -26,17 +26,18 @@ LogFields who(const SessionRecord& session) {
   return fields;
 }
 
+double seconds_since(std::chrono::system_clock::time_point time) {
+  return std::max(std::chrono::duration<double>(std::chrono::system_clock::now() - time).count(), 0.0);
+}
+
 void add_end(LogFields& fields, const SessionEvent& event, const SessionMetrics& last) {
   fields["cause"] = end_word(event);
   fields["reason"] = event.text;
-  auto begun = event.session.begun;
-  double seconds = begun.time_since_epoch().count() == 0
-                       ? 0
-                       : std::chrono::duration<double>(std::chrono::system_clock::now() - begun).count();
   uint64_t peak_bytes = 0;
   for (const SessionDeviceMetrics& device : last.devices)
     peak_bytes += std::max(device.memory_peak_bytes, device.memory_used_bytes);
-  fields["seconds"] = std::max(seconds, 0.0);
+  const auto begun = event.session.begun;
+  fields["seconds"] = begun.time_since_epoch().count() == 0 ? 0.0 : seconds_since(begun);
   fields["gpu_seconds"] = double(last.gpu_time_ns) / 1e9;
   fields["peak_memory_bytes"] = peak_bytes;
   fields["bytes_in"] = last.bytes_in;
@@ -72,6 +73,10 @@ void audit(AuditLog& log, const SessionEvent& event, const SessionMetrics& last)
       break;
     case SessionEvent::Kind::admitted:
       fields["gpus"] = event.session.devices;
+      if (!event.text.empty()) {
+        fields["waited_seconds"] = seconds_since(event.session.arrived);
+        fields["waited_for"] = event.text;
+      }
       log.write("admitted", fields);
       break;
     case SessionEvent::Kind::begun:

@@ -20,6 +20,16 @@ Html::Html(std::string_view text) {
 
 Html Html::number(uint64_t value) { return std::to_string(value); }
 
+namespace {
+
+// Returns the class attribute of a column's cells, or nothing.
+Html class_of(const Table::Column& column) {
+  if (column.number) return Html::markup(" class=\"number\"");
+  return column.sentence ? Html::markup(" class=\"sentence\"") : Html();
+}
+
+}  // namespace
+
 void Table::add(std::vector<Html> cells) {
   if (rows_.size() < kRowsMax) rows_.push_back(std::move(cells));
   else ++left_out_;
@@ -30,18 +40,15 @@ Html Table::html(const char* when_empty) const {
   Html out = Html::markup("<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"") + caption_ +
              Html::markup("\"><table>\n<caption>") + caption_ + Html::markup("</caption>\n<thead><tr>");
   for (const Column& column : columns_)
-    out += (column.number ? Html::markup("<th scope=\"col\" class=\"number\">") : Html::markup("<th scope=\"col\">")) +
-           column.heading + Html::markup("</th>");
+    out += Html::markup("<th scope=\"col\"") + class_of(column) + Html::markup(">") + column.heading +
+           Html::markup("</th>");
   out += Html::markup("</tr></thead>\n<tbody>\n");
   for (const std::vector<Html>& row : rows_) {
     out += Html::markup("<tr>");
     for (size_t i = 0; i < row.size() && i < columns_.size(); ++i) {
-      const bool number = columns_[i].number;
-      if (i == 0)
-        out += (number ? Html::markup("<th scope=\"row\" class=\"number\">") : Html::markup("<th scope=\"row\">")) +
-               row[i] + Html::markup("</th>");
-      else
-        out += (number ? Html::markup("<td class=\"number\">") : Html::markup("<td>")) + row[i] + Html::markup("</td>");
+      const Html kind = class_of(columns_[i]);
+      if (i == 0) out += Html::markup("<th scope=\"row\"") + kind + Html::markup(">") + row[i] + Html::markup("</th>");
+      else out += Html::markup("<td") + kind + Html::markup(">") + row[i] + Html::markup("</td>");
     }
     out += Html::markup("</tr>\n");
   }

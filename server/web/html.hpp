@@ -46,6 +46,7 @@ class Table {
   struct Column {
     const char* heading;
     bool number = false;
+    bool sentence = false;  // its cells may be several lines
   };
   Table(const char* caption, std::vector<Column> columns) : caption_(caption), columns_(std::move(columns)) {}
 

@@ -119,6 +119,27 @@ std::vector<UseRow> use_rows(const Json& answer, const char* span) {
   return rows;
 }
 
+std::vector<EndedRow> ended_rows(const Json& answer) {
+  std::vector<EndedRow> rows;
+  auto history = answer.find("history");
+  if (history == answer.end() || !history->is_object() || !history->contains("ended")) return rows;
+  for (const Json& one : (*history)["ended"]) {
+    rows.push_back({.session = one.value("session", uint64_t(0)),
+                    .tenant = text_of(one, "tenant"),
+                    .user = text_of(one, "user"),
+                    .program = text_of(one, "program"),
+                    .host = text_of(one, "host"),
+                    .cause = text_of(one, "cause"),
+                    .begun_unix_s = one.value("begun_unix_s", 0.0),
+                    .ended_unix_s = one.value("ended_unix_s", 0.0),
+                    .gpu_s = one.value("gpu_s", 0.0),
+                    .waited_s = one.value("waited_s", 0.0),
+                    .waited_for = text_of(one, "waited_for")});
+    for (const Json& gpu : one.value("gpus", Json::array())) rows.back().gpus.push_back(gpu.get<uint64_t>());
+  }
+  return rows;
+}
+
 }  // namespace
 
 Site::Site(boost::asio::io_context& io, ServerChannel& server, Attempts::Clock clock)
@@ -250,8 +271,11 @@ Site::SeenOrRefusal Site::seen_in(const tl::expected<Json, std::string>& answer)
   const std::string tenant = text_of(*answer, "tenant");
   if (tenant.empty() && answer->value("administrator", Json(false)) != true)
     return tl::unexpected(Refusal{true, "you are signed out"});
-  return Seen{
-      {tenant, text_of(*answer, "user")}, std::move(*snapshot), use_rows(*answer, "day"), use_rows(*answer, "month")};
+  return Seen{{tenant, text_of(*answer, "user")},
+              std::move(*snapshot),
+              use_rows(*answer, "day"),
+              use_rows(*answer, "month"),
+              ended_rows(*answer)};
 }
 
 void Site::fetch(View view, const std::string& ticket, std::function<void(SeenOrRefusal)> seen) {
@@ -314,7 +338,7 @@ void Site::show_seen(View view, const Request& request, const Seen& seen, const 
   const Snapshot* before = earlier(seen.visitor);
   const Interval interval(before ? *before : seen.snapshot, seen.snapshot);
   Reply reply;
-  reply.body = view_page(view, seen.visitor, parts_of(view, {seen.visitor, interval, seen.day, seen.month}),
+  reply.body = view_page(view, seen.visitor, parts_of(view, {seen.visitor, interval, seen.day, seen.month, seen.ended}),
                          csrf_of(field(request.cookies, kTicketCookie)));
   remember(seen.visitor, seen.snapshot);
   done(std::move(reply));
@@ -328,7 +352,7 @@ void Site::refresh(View view, const std::string& ticket, const std::shared_ptr<V
     const Snapshot* known = earlier(seen->visitor);
     const Snapshot before = state->before ? *state->before : known ? *known : seen->snapshot;
     const Interval interval(before, seen->snapshot);
-    std::vector<Part> now = parts_of(view, {seen->visitor, interval, seen->day, seen->month});
+    std::vector<Part> now = parts_of(view, {seen->visitor, interval, seen->day, seen->month, seen->ended});
     remember(seen->visitor, seen->snapshot);
     state->before = std::move(seen->snapshot);
     parts(std::move(now));

@@ -73,6 +73,7 @@ class Site {
     Visitor visitor;
     Snapshot snapshot;
     std::vector<UseRow> day, month;
+    std::vector<EndedRow> ended;
   };
   struct Refusal {
     bool signed_out = false;

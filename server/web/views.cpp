@@ -91,7 +91,7 @@ Html sessions_part(const Figures& figures) {
                                     {"Program"},
                                     {"Tenant"},
                                     {"Class"},
-                                    {"State"},
+                                    {.heading = "State", .sentence = true},
                                     {"Since", true},
                                     {"GPUs"},
                                     {"GPU time", true},
@@ -132,7 +132,7 @@ Html queue_part(const Figures& figures) {
                                      {"Class"},
                                      {"Waits since", true},
                                      {"Expected to start in", true},
-                                     {"Waits for"},
+                                     {.heading = "Waits for", .sentence = true},
                                      {"Half of this tenant's waits were", true},
                                      {"Action"}});
   const Snapshot& now = figures.interval.now();
@@ -172,6 +172,29 @@ Html use_part(const char* caption, const std::vector<UseRow>& rows, double hours
                         percent_words(gpu_s / (hours * 3600))) +
             Html::markup("</p>\n");
   return html;
+}
+
+Html ended_part(const Figures& figures) {
+  Table table("Sessions that have ended", {{"Session"},
+                                           {"Program"},
+                                           {"Tenant"},
+                                           {"GPUs"},
+                                           {"From"},
+                                           {"Until"},
+                                           {"GPU time", true},
+                                           {"Waited", true},
+                                           {.heading = "Waited for", .sentence = true},
+                                           {"End"}});
+  for (const EndedRow& session : figures.ended) {
+    std::string gpus;
+    for (uint64_t gpu : session.gpus) gpus += (gpus.empty() ? "" : ", ") + std::to_string(gpu);
+    const bool waited = !session.waited_for.empty();
+    table.add({Html::number(session.session), name(session.program) + " on " + name(session.host),
+               owner_name(session.tenant, session.user), gpus.empty() ? "-" : gpus, date_words(session.begun_unix_s),
+               date_words(session.ended_unix_s), gpu_time_words(session.gpu_s),
+               waited ? time_words(session.waited_s) : "-", waited ? session.waited_for : "-", session.cause});
+  }
+  return table.html("No session has ended.");
 }
 
 // --- tenants ---------------------------------------------------------------------------------------------------------
@@ -344,7 +367,8 @@ std::vector<Part> parts_of(View view, const Figures& figures) {
     case View::history:
       return {
           {"day", "The last 24 hours", use_part("GPU time in the last 24 hours", figures.day, kDayHours, figures)},
-          {"month", "The last 30 days", use_part("GPU time in the last 30 days", figures.month, kMonthHours, figures)}};
+          {"month", "The last 30 days", use_part("GPU time in the last 30 days", figures.month, kMonthHours, figures)},
+          {"ended", all ? "The last sessions" : "Your last sessions", ended_part(figures)}};
     case View::tenants:
       return {{"tenants", all ? "Tenants" : "Your tenant", tenants_part(figures)},
               {"budgets", "Budgets", budgets_part(figures)}};

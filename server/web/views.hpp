@@ -41,11 +41,22 @@ struct UseRow {
   double gpu_s = 0;
 };
 
+// A session that has ended.
+struct EndedRow {
+  uint64_t session = 0;
+  std::string tenant, user, program, host, cause;
+  std::vector<uint64_t> gpus;
+  double begun_unix_s = 0, ended_unix_s = 0, gpu_s = 0;
+  double waited_s = 0;
+  std::string waited_for;  // empty: it has not waited
+};
+
 // The server's present answer and an earlier one.
 struct Figures {
   Visitor visitor;
   const Interval& interval;
   std::vector<UseRow> day, month;
+  std::vector<EndedRow> ended = {};  // the last end first
 };
 
 struct Part {

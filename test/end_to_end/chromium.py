@@ -1,4 +1,5 @@
-"""Drives a headless Chromium of this system's Debian over its DevTools protocol, on a pair of pipes."""
+"""Drives a headless Chromium of this system's Debian over its DevTools protocol, on a pair of pipes. It may have client
+certificates, and authorities that it trusts."""
 
 import base64
 import json
@@ -15,22 +16,61 @@ PACKAGES = ("chromium chromium-common libdouble-conversion3 libogg0 libflac12 li
             "libopenh264-7 libopenjp2-7 libopus0 libasyncns0 libmp3lame0 libmpg123-0 libvorbis0a libvorbisenc2 "
             "libsndfile1 libpulse0 libxnvctrl0 libcolord2 libepoxy0 libwayland-cursor0 libwayland-egl1 libgtk-3-0")
 COMMANDS, ANSWERS = 3, 4  # the descriptors of --remote-debugging-pipe
+# A profile in which Chromium shows its certificate to every site instead of asking its user.
+SHOWS_CERTIFICATE = {"profile": {"content_settings": {"exceptions": {"auto_select_certificate": {
+    "*,*": {"setting": {"filters": [{}]}}}}}}}
+PASSWORD = "of the file"  # of a PKCS#12 file that has to have one
+
+
+class Certificates:
+    """Puts certificates into the database (of NSS) in a browser's home."""
+
+    def __init__(self, home):
+        self.folder = os.path.join(home, ".pki", "nssdb")
+        os.makedirs(self.folder)
+        self.tools = {name: debian_tools.tool(BUILD, name, "libnss3-tools") for name in ("certutil", "pk12util")}
+        self.run("certutil", "-N", "--empty-password")
+
+    def run(self, name, *words):
+        tool = self.tools[name]
+        subprocess.run([tool.path("usr", "bin", name), "-d", "sql:" + self.folder, *words], check=True,
+                       capture_output=True, timeout=RUN_LIMIT_SECONDS, env={**os.environ, **tool.environment})
+
+    def trust(self, certificate):
+        self.run("certutil", "-A", "-n", os.path.basename(certificate), "-t", "C,,", "-i", certificate)
+
+    def own(self, bundle):
+        """`bundle`: a file of key and certificate, as `gpuwire admin add-tenant` writes it."""
+        file = os.path.join(self.folder, "own.p12")
+        subprocess.run(["openssl", "pkcs12", "-export", "-in", bundle, "-out", file, "-passout", "pass:" + PASSWORD],
+                       check=True, capture_output=True, timeout=RUN_LIMIT_SECONDS)
+        self.run("pk12util", "-i", file, "-W", PASSWORD)
 
 
 class Chromium:
     """One browser with one page. Without Chromium it skips the test, with the reason."""
 
-    def __init__(self):
+    def __init__(self, trusted=None, own=None):
+        """`trusted`: the file of an authority; `own`: of the certificate that the browser shows, with its key."""
         tool = debian_tools.tool(BUILD, "chromium", PACKAGES)
         program = tool.path("usr", "lib", "chromium", "chromium")
         libraries = tool.environment.get("LD_LIBRARY_PATH", "")
         libraries += f":{libraries}/pulseaudio" if libraries else ""
         self.home = tempfile.TemporaryDirectory(prefix="gpuwire-chromium-")
+        if trusted:
+            certificates = Certificates(self.home.name)
+            certificates.trust(trusted)
+            if own:
+                certificates.own(own)
+                os.mkdir(os.path.join(self.home.name, "Default"))
+                with open(os.path.join(self.home.name, "Default", "Preferences"), "w", encoding="ascii") as file:
+                    json.dump(SHOWS_CERTIFICATE, file)
         command_reads, self.commands = os.pipe()
         self.answers, answer_writes = os.pipe()
-        # A shell moves the pipes to Chromium's descriptors. Chromium's own sandbox needs rights that a container lacks.
+        # Bash moves the pipes to Chromium's descriptors; other shells know only descriptors below 10. Chromium's own
+        # sandbox needs rights that a container lacks.
         self.process = subprocess.Popen(
-            ["sh", "-c", f'exec "$@" {COMMANDS}<&{command_reads} {ANSWERS}>&{answer_writes}', "sh", program,
+            ["bash", "-c", f'exec "$@" {COMMANDS}<&{command_reads} {ANSWERS}>&{answer_writes}', "bash", program,
              "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
              "--hide-scrollbars", f"--user-data-dir={self.home.name}", "--remote-debugging-pipe", "about:blank"],
             pass_fds=(command_reads, answer_writes), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,

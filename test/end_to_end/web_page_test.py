@@ -316,6 +316,35 @@ class Sessions(Page):
             self.assertRegex(his, rf'(?s)last {span}.*?>all others</th><td class="number">0</td>'
                                   r'<td class="number">2\.50 h')
 
+    def test_the_last_sessions_are_shown_with_their_gpus_times_and_waits_also_after_a_restart(self):
+        anna = self.start_as("anna")
+        self.assert_works(anna)
+        ben = self.start_as("ben")
+        self.assertIn("place 1 of 1", ben.stderr.readline())
+        self.assert_passes(anna)
+        self.assert_passes(ben)
+        wait_until(lambda: len(self.audited("ended")) == 2, RUN_LIMIT_SECONDS, "the ends in the audit log")
+        waited, = (line["waited_seconds"] for line in self.audited("admitted") if "waited_for" in line)
+        self.assertGreater(waited, 0)
+        day = r"20\d\d-\d\d-\d\d \d\d:\d\d UTC"
+        row = (rf"<bdi>neighbour</bdi> on [^\n]*<bdi>%s</bdi></td><td>0</td><td>{day}</td><td>{day}</td>"
+               r'<td class="number">0\.\d\d h</td><td class="number">%s</td><td class="sentence">%s</td>'
+               "<td>finished</td>")
+        why = "the GPUs have reached their limit of sessions"
+        for restarted in (False, True):
+            if restarted:
+                self.assertEqual(self.server.stop(), 0)
+                self.start_server()
+                self.find_page()
+            mine, his = self.signed_in("ben").get("history").text, self.signed_in("anna").get("history").text
+            self.assertRegex(mine, row % ("ben", r"\d+ (?:s|min)", why))
+            self.assertNotIn("anna", mine)
+            self.assertRegex(his, row % ("anna", "-", "-"))
+            self.assertNotIn("ben", his)
+            everything = self.administrator().get("history").text
+            self.assertLess(everything.index("<bdi>ben</bdi></td><td>0</td>"),
+                            everything.index("<bdi>anna</bdi></td><td>0</td>"))
+
 
 class Live(Page):
     def events(self, browser, view="overview"):

@@ -77,6 +77,10 @@ class TlsPage(web_page_test.Page):
         os.rename(cls.page_key + ".new", cls.page_key)
         os.rename(cls.page_certificate + ".new", cls.page_certificate)
 
+    def revoke(self, certificate):
+        serial = openssl("x509", "-in", self.path(certificate), "-noout", "-serial").stdout.split("=")[1].strip()
+        self.admin("revoke", serial.lower())
+
     def browser(self, certificate=None):
         return TlsBrowser(self.address, self.page_certificate, certificate and self.path(certificate))
 
@@ -174,8 +178,7 @@ class SignIn(TlsPage):
             subprocess.run([GPUWIRE, "admin", "--directory", other, *words], check=True, capture_output=True,
                            timeout=RUN_LIMIT_SECONDS)
         self.admin("add-tenant", "dora", "--out", self.path("revoked.pem"))
-        serial = openssl("x509", "-in", self.path("revoked.pem"), "-noout", "-serial").stdout.split("=")[1].strip()
-        self.admin("revoke", serial.lower())
+        self.revoke("revoked.pem")
         self.admin("add-tenant", "eva", "--out", self.path("eva.pem"))
         openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout",
                 self.path("self.key"), "-out", self.path("self.crt"), "-subj", "/CN=anna")
@@ -219,8 +222,7 @@ class SignIn(TlsPage):
             connection.request("GET", "/overview")
             reply = web_page_test.Reply(connection.getresponse())
             self.assertEqual(reply.status, 200, reply.text)
-            serial = openssl("x509", "-in", self.path("later.pem"), "-noout", "-serial").stdout.split("=")[1].strip()
-            self.admin("revoke", serial.lower())
+            self.revoke("later.pem")
             ticket = reply.headers["Set-Cookie"].split(";")[0]
             connection.request("GET", "/overview", headers={"Cookie": ticket})
             signed_out = web_page_test.Reply(connection.getresponse())

@@ -96,8 +96,7 @@ void SessionRegistry::admitted(scheduler::SessionId session, std::vector<schedul
   record->devices = std::move(devices);
   record->state = SessionState::starting;
   record->place = record->waiting = 0;
-  record->why.clear();
-  notify({.kind = SessionEvent::Kind::admitted, .session = *record});
+  notify({.kind = SessionEvent::Kind::admitted, .session = *record, .text = std::exchange(record->why, {})});
 }
 
 void SessionRegistry::granted(scheduler::SessionId session) {

@@ -86,8 +86,8 @@ struct SessionEvent {
   };
   Kind kind;
   const SessionRecord& session;  // valid during the call
-  // begun: the client's description of itself; warned: the warning; detached, resume_refused, ended, refused: the
-  // reason
+  // admitted: the last reason of its wait, if it waited; begun: the client's description of itself; warned: the
+  // warning; detached, resume_refused, ended, refused: the reason
   std::string text;
   RefusalCause refusal = RefusalCause::internal;  // refused
   // ended: the worker's EndCause; kDied: its process ended without a message and without an order

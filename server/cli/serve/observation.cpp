@@ -33,7 +33,7 @@ Observation::Observation(boost::asio::io_context& io, Broker& broker, AuditLog a
   if (!audit_log_.file().empty()) answers_.read_usage(audit_log_.file().string());
   audit_log_.observe([this](std::string_view event, const LogFields& fields) {
     answers_.note(event, fields);
-    if (web_answers_ && event == "ended") web_answers_->ended(audit_line(event, fields));
+    if (web_answers_ && (event == "admitted" || event == "ended")) web_answers_->note(audit_line(event, fields));
   });
   broker.connections().set_query(
       [this](const LoginRequest& asking, const std::string& query) { return answers_.answer(asking, query); });

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <ctime>
 #include <optional>
 
 #include "server/control/usage/ended_line.hpp"
@@ -12,18 +10,6 @@ namespace gpuwire::server {
 namespace {
 
 constexpr double kHourS = 3600;
-
-// Of "2026-11-23T17:00:00.000Z".
-std::optional<double> unix_time_of(const std::string& text) {
-  std::tm time{};
-  int milliseconds = 0;
-  const int fields = std::sscanf(text.c_str(), "%4d-%2d-%2dT%2d:%2d:%2d.%3dZ", &time.tm_year, &time.tm_mon,
-                                 &time.tm_mday, &time.tm_hour, &time.tm_min, &time.tm_sec, &milliseconds);
-  if (fields < 6) return std::nullopt;
-  time.tm_year -= 1900;
-  time.tm_mon -= 1;
-  return double(::timegm(&time)) + milliseconds / 1000.0;
-}
 
 }  // namespace
 
@@ -67,10 +53,6 @@ void UseHistory::add(const SpentTime& spent) {
     entries_ -= hours_.begin()->second.size();
     hours_.erase(hours_.begin());
   }
-}
-
-void UseHistory::read(std::istream& lines) {
-  for (std::string line; std::getline(lines, line);) add_line(line);
 }
 
 GpuUse UseHistory::since(double since_unix_s) const {

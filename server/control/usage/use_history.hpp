@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <istream>
 #include <map>
 #include <string>
 #include <string_view>
@@ -33,7 +32,6 @@ class UseHistory {
   // Adds a line of the audit log. Returns false, without a change, if it is no `ended` line or is malformed.
   bool add_line(std::string_view text);
   void add(const SpentTime& spent);
-  void read(std::istream& lines);
 
   // Returns the use of ended sessions since this time; of the first hour it counts the proportional part.
   GpuUse since(double since_unix_s) const;

@@ -20,5 +20,6 @@ inline constexpr size_t kWebRequestBytesMax = 4096;  // one line from gpuwire-we
 // Views within this time show the same snapshot, so that many readers cost the broker one pass over its sessions.
 inline constexpr std::chrono::milliseconds kWebFreshTime{400};
 inline constexpr std::chrono::seconds kWebHistoryFreshTime{30};
+inline constexpr size_t kWebEndedMax = 100;  // ended sessions in a view
 
 }  // namespace gpuwire::server

@@ -1,6 +1,7 @@
 #include "server/control/web/web_answers.hpp"
 
 #include <algorithm>
+#include <istream>
 
 #include <fmt/format.h>
 
@@ -125,8 +126,16 @@ const WebAnswers::Past& WebAnswers::past() {
   return *past_;
 }
 
-// Adds the ended session to the cached sums at once, because the running sessions do not contain it any more.
-void WebAnswers::ended(std::string_view audit_line) {
+void WebAnswers::read_history(std::istream& audit_log) {
+  for (std::string line; std::getline(audit_log, line);) {
+    recent_.add_line(line);
+    history_.add_line(line);
+  }
+}
+
+// Adds an ended session to the cached sums at once, because the running sessions do not contain it any more.
+void WebAnswers::note(std::string_view audit_line) {
+  recent_.add_line(audit_line);
   UseHistory last;
   if (!history_.add_line(audit_line) || !past_ || !last.add_line(audit_line)) return;
   for (auto [sum, span_s] : {std::pair(&past_->day, kDayS), std::pair(&past_->month, kMonthS)})
@@ -148,6 +157,25 @@ Json WebAnswers::use(bool month, const WebVisitor& visitor) {
   return rows;
 }
 
+// An administrator's visitor has no tenant, and sees all.
+Json WebAnswers::ended(const WebVisitor& visitor) const {
+  Json rows = Json::array();
+  for (const EndedSession* one : recent_.newest(visitor.tenant, kWebEndedMax))
+    rows.push_back({{"session", one->session},
+                    {"tenant", one->tenant},
+                    {"user", one->user},
+                    {"program", one->program},
+                    {"host", one->host},
+                    {"cause", one->cause},
+                    {"gpus", one->gpus},
+                    {"begun_unix_s", one->begun_unix_s},
+                    {"ended_unix_s", one->ended_unix_s},
+                    {"gpu_s", one->gpu_s},
+                    {"waited_s", one->waited_s},
+                    {"waited_for", one->waited_for}});
+  return rows;
+}
+
 Json WebAnswers::view(const Json& request, const WebVisitor& visitor) {
   if (!sources_.snapshot) return failed_answer("the server is not ready");
   Json answer = about(visitor);
@@ -159,7 +187,7 @@ Json WebAnswers::view(const Json& request, const WebVisitor& visitor) {
   }
   answer["snapshot"] = to_json(shown);
   if (request.value("history", Json(false)) == true)
-    answer["history"] = {{"day", use(false, visitor)}, {"month", use(true, visitor)}};
+    answer["history"] = {{"day", use(false, visitor)}, {"month", use(true, visitor)}, {"ended", ended(visitor)}};
   return answer;
 }
 

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <functional>
+#include <iosfwd>
 #include <map>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "server/control/client/metrics_json.hpp"
 #include "server/control/sources.hpp"
+#include "server/control/usage/recent_sessions.hpp"
 #include "server/control/usage/use_history.hpp"
 #include "server/control/web/sign_ins.hpp"
 
@@ -31,9 +33,9 @@ class WebAnswers {
   Json answer_certificate(std::string_view line);
 
   // Reads the audit log of earlier servers.
-  void read_history(std::istream& audit_log) { history_.read(audit_log); }
-  // A session has ended: `audit_line` is its line of the audit log.
-  void ended(std::string_view audit_line);
+  void read_history(std::istream& audit_log);
+  // A session was admitted or has ended: `audit_line` is its line of the audit log.
+  void note(std::string_view audit_line);
   // Returns a one-time code for an administrator.
   tl::expected<std::string, std::string> make_code() { return sign_ins_.make_code(); }
 
@@ -50,11 +52,13 @@ class WebAnswers {
   const Snapshot& snapshot();
   const Past& past();
   Json use(bool month, const WebVisitor& visitor);
+  Json ended(const WebVisitor& visitor) const;
 
   const ControlSources sources_;
   const Clock clock_;
   SignIns sign_ins_;
   UseHistory history_;
+  RecentSessions recent_;
   std::optional<std::pair<std::chrono::steady_clock::time_point, Snapshot>> snapshot_;
   std::optional<Past> past_;
 };

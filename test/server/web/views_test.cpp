@@ -17,7 +17,19 @@ constexpr const char* kHostile = "</td><script>alert('x')</script>\"\xe2\x80\xae
 // `tenant`: the tenant with used GPU time.
 std::string document(View view, const Visitor& visitor, const Snapshot& snapshot, const std::string& tenant = "alice") {
   const Interval interval(snapshot, snapshot);
-  const Figures figures{visitor, interval, {{tenant, 0, 3600}, {"", 0, 7200}}, {{tenant, 0, 36000}}};
+  const EndedRow ended{.session = 3,
+                       .tenant = tenant,
+                       .user = tenant,
+                       .program = tenant,
+                       .host = tenant,
+                       .cause = tenant,
+                       .gpus = {0, 2},
+                       .begun_unix_s = 1'790'000'000,
+                       .ended_unix_s = 1'790'000'600,
+                       .gpu_s = 1800,
+                       .waited_s = 146,
+                       .waited_for = tenant};
+  const Figures figures{visitor, interval, {{tenant, 0, 3600}, {"", 0, 7200}}, {{tenant, 0, 36000}}, {ended}};
   return view_page(view, visitor, parts_of(view, figures), "csrf");
 }
 
@@ -90,6 +102,13 @@ TEST_CASE("each running session has its link to end it, and each waiting one its
     CHECK(html.find("href=\"end?session=" + std::to_string(session.id) + "\"") != std::string::npos);
     if (session.place != 0) CHECK(html.find(Html(session.waits_for).str()) != std::string::npos);
   }
+}
+
+TEST_CASE("a session that has ended is shown with its GPUs, its times, and how long and for what it waited") {
+  const std::string html = document(View::history, {}, sample_snapshot());
+  CHECK(html.find("<td>0, 2</td><td>2026-09-21 14:13 UTC</td><td>2026-09-21 14:23 UTC</td>"
+                  "<td class=\"number\">0.50 h</td><td class=\"number\">2 min</td>"
+                  "<td class=\"sentence\">alice</td>") != std::string::npos);
 }
 
 TEST_CASE("a user of a tenant sees the tenant's sessions with their users, and the links that end their own") {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include "test/server/control/sample.hpp"
 
@@ -115,8 +116,8 @@ TEST_CASE("a user of a tenant ends its own sessions and no other user's, and lea
 TEST_CASE("of the past a tenant is told its own use, and that of all others together") {
   Page page;
   auto end = [&](const std::string& tenant) {
-    page.answers.ended(R"({"time":"2023-11-14T21:00:00.000Z","event":"ended","tenant":")" + tenant +
-                       R"(","gpus":[1],"seconds":60,"gpu_seconds":100})");
+    page.answers.note(R"({"time":"2023-11-14T21:00:00.000Z","event":"ended","tenant":")" + tenant +
+                      R"(","gpus":[1],"seconds":60,"gpu_seconds":100})");
   };
   // GPU seconds on GPU 1 in the last day, in the row of this name.
   auto used = [&](const std::string& ticket, const std::string& row) {
@@ -137,6 +138,27 @@ TEST_CASE("of the past a tenant is told its own use, and that of all others toge
   CHECK(used(root, "yan") == doctest::Approx(200));
   page.now += kWebHistoryFreshTime;
   CHECK(used(root, "yan") == doctest::Approx(200));
+}
+
+TEST_CASE(
+    "of the sessions that have ended a tenant sees its own, with what they waited for, and an administrator all") {
+  Page page;
+  auto line = [&](const std::string& words) { page.answers.note(R"({"time":"2023-11-14T21:00:00.000Z",)" + words); };
+  line(R"("event":"admitted","session":5,"tenant":"zoe","waited_seconds":146,"waited_for":"1 GPU"})");
+  for (const char* tenant : {"zoe", "yan"})
+    line(fmt::format(R"("event":"ended","session":5,"tenant":"{}","gpus":[1],"seconds":60,"cause":"finished"}})",
+                     tenant));
+  auto ended = [&](const std::string& ticket) -> Json {
+    return page.ask({{"command", "view"}, {"ticket", ticket}, {"history", true}})["history"]["ended"];
+  };
+  const Json own = ended(page.ticket("zoe"));
+  REQUIRE(own.size() == 1);
+  CHECK(own[0]["tenant"] == "zoe");
+  CHECK(own[0]["gpus"] == Json::array({1}));
+  CHECK(own[0]["waited_s"] == 146.0);
+  CHECK(own[0]["waited_for"] == "1 GPU");
+  CHECK(double(own[0]["ended_unix_s"]) - double(own[0]["begun_unix_s"]) == doctest::Approx(60));
+  CHECK(ended(page.administrator()).size() == 2);
 }
 
 TEST_CASE("a certificate that a visitor has shown becomes a grant, which signs its owner in") {
