@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 BUILD, SOURCE, VERSION = os.environ["GPUWIRE_BUILD"], os.environ["GPUWIRE_SOURCE"], os.environ["GPUWIRE_VERSION"]
@@ -43,6 +44,44 @@ class Guide:
 
     def file(self, heading):
         found, = (text for below, kind, text in self.blocks if below == heading and kind == "toml")
+        return found
+
+
+# Prints a page, with the cookies of earlier pages.
+VISIT = """
+import http.cookiejar, sys, urllib.request
+address, *form = sys.argv[1:]
+cookies = http.cookiejar.LWPCookieJar("/root/cookies")
+try:
+    cookies.load(ignore_discard=True)
+except FileNotFoundError:
+    pass
+browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(cookies))
+print(browser.open(address, form[0].encode() if form else None, timeout=300).read().decode())
+cookies.save(ignore_discard=True)
+"""
+
+
+class Visitor:
+    """A visitor on the server's machine, who signs in to the web page with a code."""
+
+    ADDRESS = "http://127.0.0.1:9752/"
+
+    def __init__(self, machine, code):
+        self.machine = machine
+        csrf = re.search(r'name="csrf" value="(\w+)"', self.ask("sign-in"))[1]
+        self.ask("sign-in", f"csrf={csrf}&secret={code}")
+
+    def ask(self, path, *form):
+        return self.machine.run("python3", "-c", VISIT, self.ADDRESS + path, *form)
+
+    def await_answer(self, path, pattern):
+        """Repeats the question until the answer matches; returns the match."""
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while not (found := re.search(pattern, self.ask(path), re.S)):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"no {pattern} in {self.ask(path)}")
+            time.sleep(0.05)
         return found
 
 
@@ -106,7 +145,7 @@ class Lab(unittest.TestCase):
 @unittest.skipIf(why_not(), why_not())
 @unittest.skipUnless(os.path.exists(PROGRAM), "the test programs were not built: no nvcc")
 class Guides(Lab):
-    def test_from_nothing_to_two_tenants_by_the_readme_alone(self):
+    def test_from_nothing_to_three_tenants_by_the_readme_alone(self):
         guide = Guide("README.md")
         self.left = [block for block in guide.commands() if block[0] not in NOT_TYPED]
         installing = "A server for a lab"
@@ -131,6 +170,7 @@ class Guides(Lab):
         self.assertIn("my_cuda_program", mine["gpuwire queue --server gpuhost:9750"])
         self.assertNotIn("anna", "".join(mine.values()))
 
+        carol = self.third_tenant_waits(server)
         watching = self.next_block("For administrators")
         self.assertIn("revoke bob", watching[-1])
         seen = self.type(server, "admin", watching)
@@ -140,6 +180,8 @@ class Guides(Lab):
         self.assertIn("GPU HOURS", seen["sudo gpuwire usage"])
         self.assertNotEqual(bob.wait(LIMIT_SECONDS), 0)
         self.assertIn("was revoked on", bob.communicate()[1])
+        page = Visitor(server, seen["sudo gpuwire admin web-code"].splitlines()[0])
+        self.all_is_answered_and_told(seen, page, carol)
         self.assert_passes(anna)
         again = bobs.try_run("sh", "-c", bob_types[-1], user="bob")
         self.assertNotEqual(again.returncode, 0)
@@ -153,6 +195,42 @@ class Guides(Lab):
 
         self.made_from_the_sources(server)
         self.assert_all_typed()
+
+    def third_tenant_waits(self, server):
+        """Makes another tenant by README's commands, with a certificate that ends soon. Returns its program, which
+        waits for the memory that bob's has reserved."""
+        self.type(server, "admin", ["sudo gpuwire admin add-tenant carol --days 10"])
+        server.write("/etc/gpuwire/server.toml", server.read("/etc/gpuwire/server.toml") + "\n[tenants.carol]\n")
+        self.type(server, "admin", ["sudo gpuwire admin reload"])
+        carols = self.machine("carol", of_network=server)
+        self.carry(server, ["carol.pem"], carols, "carol")
+        self.type(carols, "carol", [
+            f"sudo apt install ./gpuwire-client_{VERSION}_amd64.deb", "mkdir -p ~/.config/gpuwire",
+            "install -m 600 carol.pem ~/.config/gpuwire/identity.pem"
+        ])
+        waiting = carols.start("sh", "-c", "exec gpuwire run --server gpuhost:9750 --memory 40GiB -- ./my_cuda_program",
+                               user="carol")
+        self.addCleanup(waiting.communicate)
+        self.addCleanup(waiting.kill)
+        self.assertIn("place 1 of 1", waiting.stderr.readline())
+        return waiting
+
+    def all_is_answered_and_told(self, seen, page, carol):
+        """The page says who had which GPU when, and why a program waited; what ends in two weeks is told to the
+        administrator, and to the tenant."""
+        self.assertEqual(carol.stdout.readline(), "working\n")
+        self.assertIn("<bdi>carol</bdi>", page.ask("overview"))
+        out, err = carol.communicate(timeout=LIMIT_SECONDS)
+        self.assertEqual((carol.returncode, out.splitlines()[-1:]), (0, ["PASSED"]), out + err)
+        self.assertRegex(err, "your certificate for gpuhost expires on .* ask the server's administrator")
+        day = r"20\d\d-\d\d-\d\d \d\d:\d\d UTC"
+        row = page.await_answer("history", rf"<bdi>my_cuda_program</bdi> on [^\n]*<bdi>carol</bdi></td><td>0</td>"
+                                           rf"<td>{day}</td><td>{day}</td>[^\n]*")[0]
+        self.assertIn("40 GiB of 80 GiB are not free", row)
+        self.assertIn("reserved by programs that run", row)
+        expires = "the certificate of tenant carol expires on"
+        self.assertIn(expires, seen["sudo gpuwire status"])
+        self.assertIn(expires, page.ask("server"))
 
     def tried_in_a_minute(self):
         machine = self.machine("admin")
