@@ -79,6 +79,8 @@ uint64_t machine_bytes() {
   return std::min(total.value_or(0), group_bytes());
 }
 
+uint64_t available_bytes() { return sum_of_lines("/proc/meminfo", kKib, "MemAvailable").value_or(0); }
+
 ProcessStatus::ProcessStatus(pid_t process) : file_(::open(proc(process, "status").c_str(), O_RDONLY | O_CLOEXEC)) {}
 
 std::optional<ProcessStatus::Figures> ProcessStatus::read() const {

@@ -13,6 +13,9 @@ namespace gpuwire::server {
 // Returns the memory of the machine, or of this process's control group, whichever is less. 0: unknown.
 uint64_t machine_bytes();
 
+// Returns the memory of the machine that programs may take without swapping. 0: unknown.
+uint64_t available_bytes();
+
 // The kernel's figures about a process, read repeatedly over one descriptor: opening the file again costs more than
 // reading it. The descriptor refers to this process, even if a later process gets its number.
 class ProcessStatus {

@@ -14,8 +14,12 @@ inline constexpr unsigned kQueriesAtOnce = 40;
 inline constexpr uint32_t kQueryRefillMs = 50;
 inline constexpr size_t kLoginBacklogMax =
     256;  // messages that the login process has not read; further connections are refused
-inline constexpr uint32_t kLoginLivedMs = 1000;  // a login process that lived this long is restarted at once
-inline constexpr uint32_t kLoginExitMs = 1500;   // from the broker's end until it is killed
+inline constexpr uint32_t kLoginLivedMs = 1000;      // a login process that lived this long is restarted at once
+inline constexpr uint32_t kSuspenderLivedMs = 1000;  // the same for gpuwire-suspender
+inline constexpr size_t kMovesWaitingMax = 8;        // orders that its channel holds; it gets one at a time
+inline constexpr uint32_t kQuiesceMs = 2000;         // for a worker to answer the request to rest
+inline constexpr uint32_t kReturnPollMs = 50;   // while sessions wait for memory to return: the interval of attempts
+inline constexpr uint32_t kLoginExitMs = 1500;  // from the broker's end until it is killed
 inline constexpr uint32_t kLoginAuditsPerSecondMax =
     50;  // refusals of one kind that are audited one by one; more are counted
 // Audited refusals of one kind from one address: the burst, and the time for one more.

@@ -181,6 +181,22 @@ int end(const AdminOptions& options) {
                               : options.server.end_tenant(options.tenant, options.reason));
 }
 
+using Moves = tl::expected<RunningServer::Moves, std::string>;
+
+int move_memory(const AdminOptions& options, const char* name,
+                Moves (RunningServer::*command)(std::optional<uint64_t>, const std::string&) const) {
+  if (options.session.has_value() == !options.tenant.empty()) {
+    std::fprintf(stderr, "gpuwire admin: %s needs a session's number or --tenant\n", name);
+    return kUsageError;
+  }
+  const Moves moves = (options.server.*command)(options.session, options.tenant);
+  if (!moves) return fail(moves.error());
+  print(moves->text);
+  return moves->all ? 0 : kExitFailed;
+}
+int suspend(const AdminOptions& options) { return move_memory(options, "suspend", &RunningServer::suspend); }
+int resume(const AdminOptions& options) { return move_memory(options, "resume", &RunningServer::resume); }
+
 int list(const AdminOptions& options) {
   auto facts = server_facts(options.directory);
   if (!facts) return fail(facts.error());
@@ -360,6 +376,16 @@ void declare_running(Command app, AdminOptions& options) {
   end.add_option("SESSION", options.session, "The session's number, as `sessions` shows it");
   end.add_option("--tenant", options.tenant, "All sessions of this tenant, waiting ones included").type_name("NAME");
   end.add_option("--reason", options.reason, "Shown to the client, and written to the audit log").type_name("TEXT");
+  Command suspend = app.add_subcommand("suspend", "Move the device memory of idle sessions to the server's own memory");
+  suspend.add_option("SESSION", options.session, "The session's number, as `sessions` shows it");
+  suspend.add_option("--tenant", options.tenant, "All sessions of this tenant").type_name("NAME");
+  suspend.footer(
+      "The program of a suspended session goes on with its next call, which brings the memory back. The command\n"
+      "waits for the move, and says for each session why it was not suspended. Exit status 1: a session was\n"
+      "not suspended. docs/suspending.md has more.\n");
+  Command resume = app.add_subcommand("resume", "Move the device memory of suspended sessions back to their GPUs");
+  resume.add_option("SESSION", options.session, "The session's number, as `sessions` shows it");
+  resume.add_option("--tenant", options.tenant, "All sessions of this tenant").type_name("NAME");
   Command reload = app.add_subcommand("reload", "Make a running server read its configuration again");
   reload.add_flag("--yes", options.yes, "Also when tenants who have sessions are gone from the file");
   reload.footer("Like SIGHUP, but mistakes in the file are reported here, and what has changed.\n");
@@ -369,7 +395,7 @@ void declare_running(Command app, AdminOptions& options) {
       "The page is where web_listen of the server's configuration says. A code signs in once, within ten\n"
       "minutes; whoever signs in with it sees all tenants and may end any session. Tenants sign in with their\n"
       "tokens.\n");
-  for (Command command : {sessions, end, reload, web_code}) add_control(command, options);
+  for (Command command : {sessions, end, suspend, resume, reload, web_code}) add_control(command, options);
 }
 
 void declare(Command app, AdminOptions& options) {
@@ -391,9 +417,10 @@ void declare(Command app, AdminOptions& options) {
 
 int run(const Command& app, const AdminOptions& options) {
   constexpr std::pair<const char*, int (*)(const AdminOptions&)> kCommands[] = {
-      {"init", init},     {"add-tenant", add_tenant}, {"users", users},      {"job-token", job_token},
-      {"revoke", revoke}, {"renew", renew},           {"list", list},        {"sessions", sessions},
-      {"end", end},       {"reload", reload},         {"web-code", web_code}};
+      {"init", init},        {"add-tenant", add_tenant}, {"users", users},   {"job-token", job_token},
+      {"revoke", revoke},    {"renew", renew},           {"list", list},     {"sessions", sessions},
+      {"end", end},          {"suspend", suspend},       {"resume", resume}, {"reload", reload},
+      {"web-code", web_code}};
   for (auto [name, command] : kCommands)
     if (app.got_subcommand(name)) return command(options);
   return kUsageError;

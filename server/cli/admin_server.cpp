@@ -6,6 +6,7 @@
 
 #include "server/control/view/metrics_view.hpp"
 #include "server/control/client/control_client.hpp"
+#include "server/control/client/limits.hpp"
 #include "server/control/client/socket_path.hpp"
 
 namespace gpuwire::server {
@@ -28,6 +29,27 @@ tl::expected<std::string, std::string> end(const std::string& control, Json requ
   });
 }
 
+tl::expected<RunningServer::Moves, std::string> move_memory(const std::string& control, const char* command,
+                                                            std::optional<uint64_t> session,
+                                                            const std::string& tenant) {
+  Json request{{"command", command}};
+  if (session) request["session"] = *session;
+  else request["tenant"] = tenant;
+  return connect(control)
+      .and_then([&](ControlClient client) { return client.ask(request, kControlLaterMs); })
+      .map([](const Json& answer) {
+        RunningServer::Moves moves;
+        for (const Json& one : answer.value("sessions", Json::array())) {
+          const bool done = one.value("done", false);
+          moves.text += fmt::format("session {}: {}{}\n", one.value("session", uint64_t(0)),
+                                    done ? "" : "not done: ", one.value("text", std::string()));
+          moves.all = moves.all && done;
+        }
+        if (moves.text.empty()) moves.text = "no session\n";
+        return moves;
+      });
+}
+
 }  // namespace
 
 tl::expected<std::string, std::string> RunningServer::sessions(bool json) const {
@@ -48,6 +70,16 @@ tl::expected<std::string, std::string> RunningServer::end_session(uint64_t sessi
 tl::expected<std::string, std::string> RunningServer::end_tenant(const std::string& tenant,
                                                                  const std::string& reason) const {
   return end(control, {{"command", "end"}, {"tenant", tenant}}, reason);
+}
+
+tl::expected<RunningServer::Moves, std::string> RunningServer::suspend(std::optional<uint64_t> session,
+                                                                       const std::string& tenant) const {
+  return move_memory(control, "suspend", session, tenant);
+}
+
+tl::expected<RunningServer::Moves, std::string> RunningServer::resume(std::optional<uint64_t> session,
+                                                                      const std::string& tenant) const {
+  return move_memory(control, "resume", session, tenant);
 }
 
 tl::expected<std::string, std::string> RunningServer::reload(bool yes) const {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include <tl/expected.hpp>
@@ -19,6 +20,14 @@ struct RunningServer {
   // Returns the result, in words. The clients show `reason`; empty: the server's own words.
   tl::expected<std::string, std::string> end_session(uint64_t session, const std::string& reason) const;
   tl::expected<std::string, std::string> end_tenant(const std::string& tenant, const std::string& reason) const;
+  // Suspends the session, or all sessions of the tenant if there is no session; or resumes them. Returns a line for
+  // each session, with the result or the reason why not.
+  struct Moves {
+    std::string text;
+    bool all = true;  // every one was done
+  };
+  tl::expected<Moves, std::string> suspend(std::optional<uint64_t> session, const std::string& tenant) const;
+  tl::expected<Moves, std::string> resume(std::optional<uint64_t> session, const std::string& tenant) const;
   // `yes`: reload even if sessions would be lost.
   tl::expected<std::string, std::string> reload(bool yes) const;
   // Returns a code for an administrator's sign-in to the web page, in words.

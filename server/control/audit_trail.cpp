@@ -97,6 +97,16 @@ void audit(AuditLog& log, const SessionEvent& event, const SessionMetrics& last)
       log.write("detached", fields);
       break;
     case SessionEvent::Kind::attached: log.write("attached", fields); break;
+    case SessionEvent::Kind::suspended:
+      fields["bytes"] = event.session.suspended_bytes;
+      log.write("suspended", fields);
+      break;
+    case SessionEvent::Kind::resumed:
+      fields["bytes"] = event.session.suspended_bytes;
+      fields["seconds"] = std::max(
+          0.0, std::chrono::duration<double>(std::chrono::system_clock::now() - event.session.suspended_since).count());
+      log.write("resumed", fields);
+      break;
     case SessionEvent::Kind::resume_refused:
       fields["reason"] = event.text;
       log.write("resume_refused", fields);

@@ -108,6 +108,12 @@ class ControlServer::Connection : public std::enable_shared_from_this<Connection
     }
     ControlAnswer answer = answer_request(std::string_view(line_).substr(0, bytes - 1), peer_, server_.sources_);
     line_.erase(0, bytes);
+    if (answer.later) {
+      limit(kControlLaterMs);
+      return answer.later([write_it = guard([this](error_code, const Json& json) {
+                             if (socket_.is_open()) write(json, &Connection::read_request);
+                           })](const Json& json) mutable { write_it(error_code(), json); });
+    }
     if (answer.watch_interval_ms == 0) return write(answer.json, &Connection::read_request);
     interval_ = std::chrono::milliseconds(answer.watch_interval_ms);
     next_ = std::chrono::steady_clock::now();

@@ -81,6 +81,8 @@ void Monitor::count(const SessionEvent& event, const SessionMetrics& last) {
     case SessionEvent::Kind::warned:
     case SessionEvent::Kind::detached:
     case SessionEvent::Kind::attached:
+    case SessionEvent::Kind::suspended:
+    case SessionEvent::Kind::resumed:
     case SessionEvent::Kind::adopted:
     case SessionEvent::Kind::resume_refused: break;
     case SessionEvent::Kind::admitted:
@@ -160,12 +162,18 @@ void Monitor::add_before(Snapshot& snapshot) const {
 
 SessionMetrics Monitor::metrics_of(const SessionRecord& session) const {
   bool queued = session.state == SessionState::queued;
+  const bool suspension = session.suspension != SuspensionState::none;
   SessionMetrics figures{
       .id = uint64_t(session.number),
       .tenant = session.tenant,
       .user = session.user,
       .service_class = name_of(session.service_class),
-      .state = name_of(session.state),
+      .state =
+          suspension && session.state == SessionState::running ? name_of(session.suspension) : name_of(session.state),
+      .suspension = name_of(session.suspension),
+      .suspended_bytes = session.suspended_bytes,
+      .suspended_since_unix_s =
+          session.suspended_since.time_since_epoch().count() == 0 ? 0 : unix_s(session.suspended_since),
       .peer = session.peer,
       .program = session.program,
       .host = session.host,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 
 #include <fmt/format.h>
 
@@ -99,6 +100,46 @@ ControlAnswer answer_revoked(const Asked& asked) {
   return {Json{{"ok", true}, {"ended", *ended}}};
 }
 
+// The answers about all sessions of one request. The last of them sends the request's answer.
+struct Moves {
+  std::function<void(Json)> send;
+  Json sessions = Json::array();
+  ~Moves() {
+    if (send) send(Json{{"ok", true}, {"sessions", std::move(sessions)}});
+  }
+};
+
+// An answer takes the time of the moves.
+ControlAnswer answer_move(const Asked& asked, const char* word, const char* event,
+                          const std::function<void(uint64_t, ControlSources::Moved)>& move) {
+  auto session = number_member(asked.request, "session");
+  std::string tenant = text_member(asked.request, "tenant");
+  if (session.has_value() == !tenant.empty())
+    return {failed_answer(fmt::format("{} needs either a session's number or a tenant's name", word))};
+  if (!move || !asked.sources.sessions_of) return {failed_answer("this server cannot suspend sessions")};
+  auto sessions = session ? std::vector<uint64_t>{*session} : asked.sources.sessions_of(tenant);
+  if (!sessions) return {failed_answer(fmt::format("this server has no tenant \"{}\"", escaped(tenant)))};
+  return {.json = {},
+          .later = [&sources = asked.sources, peer = asked.peer, request = asked.request, event, move,
+                    sessions = std::move(*sessions)](std::function<void(Json)> send) {
+            auto moves = std::make_shared<Moves>(std::move(send));
+            for (uint64_t number : sessions)
+              move(number, [&sources, peer, request, event, moves, number](const auto& result) {
+                // A reason may be its worker's own words.
+                const std::string text = escaped(result ? *result : result.error()).substr(0, kControlReasonBytesMax);
+                moves->sessions.push_back({{"session", number}, {"done", result.has_value()}, {"text", text}});
+                audit({request, peer, sources}, event, {{"session", number}, {result ? "result" : "reason", text}});
+              });
+          }};
+}
+
+ControlAnswer answer_suspend(const Asked& asked) {
+  return answer_move(asked, "suspend", "suspend_asked", asked.sources.suspend);
+}
+ControlAnswer answer_resume(const Asked& asked) {
+  return answer_move(asked, "resume", "resume_asked", asked.sources.resume);
+}
+
 ControlAnswer answer_web_code(const Asked& asked) {
   if (!asked.sources.web_code) return {failed_answer("this server has no web page: web_listen is not configured")};
   auto code = asked.sources.web_code();
@@ -116,6 +157,7 @@ constexpr std::array kCommands{
     Command{"snapshot", false, answer_snapshot}, Command{"watch", false, answer_watch},
     Command{"reload", true, answer_reload},      Command{"end", true, answer_end},
     Command{"revoked", true, answer_revoked},    Command{"web_code", true, answer_web_code},
+    Command{"suspend", true, answer_suspend},    Command{"resume", true, answer_resume},
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -26,6 +27,8 @@ struct ControlAnswer {
   Json json;
   uint32_t watch_interval_ms =
       0;  // not zero: a watch; `json` is empty, and a snapshot follows at once and after each interval
+  // Not empty: `json` is empty. The server calls it once with a function that takes the answer, now or later.
+  std::function<void(std::function<void(Json)>)> later = {};
 };
 
 // `line` comes from any process of this host. Returns {"ok":true,...} or {"ok":false,"error":"one line"}.

@@ -39,6 +39,12 @@ struct ControlSources {
   // A certificate or token of the identity in `directory` was revoked. Returns the number of sessions that end with it;
   // nothing: the server uses another identity.
   std::function<std::optional<size_t>(const std::string& directory, const std::string& identity)> revoked;
+  // Suspends the session, or resumes it, and answers once with the result in words, or with the reason why not; perhaps
+  // before it returns.
+  using Moved = std::function<void(const tl::expected<std::string, std::string>&)>;
+  std::function<void(uint64_t session, Moved)> suspend, resume;
+  // Returns the tenant's sessions; nothing: there is no such tenant.
+  std::function<std::optional<std::vector<uint64_t>>(const std::string& tenant)> sessions_of;
   std::function<tl::expected<WebCode, std::string>()> web_code;
   // Returns the tenants that this user may be on a Unix socket, and may see here.
   std::function<std::vector<std::string>(uid_t)> tenants_of_user;

@@ -200,6 +200,20 @@ void Gate::stop() {
   thread_.join();
 }
 
+bool Gate::rest() {
+  rest_.store(Rest::wanted, std::memory_order_release);
+  call_meter();
+  rest_.wait(Rest::wanted, std::memory_order_acquire);
+  if (rest_.load(std::memory_order_acquire) == Rest::resting) return true;
+  work_on();
+  return false;
+}
+
+void Gate::work_on() {
+  rest_.store(Rest::none, std::memory_order_release);
+  call_meter();
+}
+
 // --- the in-flight tracker's thread --------------------------------------------------------------------------------
 
 void Gate::run() {
@@ -207,9 +221,37 @@ void Gate::run() {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   if (driver().cuThreadExchangeStreamCaptureMode) driver().cuThreadExchangeStreamCaptureMode(&mode);
   while (!quit_.load(std::memory_order_relaxed)) {
-    if (parts_.page->gate.load(std::memory_order_seq_cst) == 0) poll_free();
+    const Rest rest = rest_.load(std::memory_order_acquire);
+    if (rest == Rest::wanted || rest == Rest::resting) poll_resting(rest);
+    else if (parts_.page->gate.load(std::memory_order_seq_cst) == 0) poll_free();
     else poll_metered();
   }
+}
+
+void Gate::poll_resting(Rest rest) {
+  const uint32_t attention = parts_.page->attention.load(std::memory_order_acquire);
+  if (rest == Rest::wanted) {
+    rest_.store(all_done() ? Rest::resting : Rest::busy, std::memory_order_release);
+    rest_.notify_one();
+    return;
+  }
+  // Nothing is in flight, and no call of the session can change that: each opening and closing is answered at once.
+  const uint32_t before = parts_.page->answered.exchange(attention, std::memory_order_acq_rel);
+  if (before != attention && read().closed()) ring();
+  sleep(attention, kParkedSleep);
+}
+
+// Whether all work has ended that the session's contexts have received so far, counted or not.
+bool Gate::all_done() {
+  tracker_.expect_tail();
+  tracker_.mark_tail();
+  for (unsigned polls = 0; polls < kRestPolls; ++polls) {
+    const InFlightTracker::Poll poll = tracker_.poll();
+    if (poll.drained && read().closed()) ring();
+    if (!poll.in_flight) return true;
+    std::this_thread::sleep_for(kPollCalm);
+  }
+  return false;
 }
 
 void Gate::poll_metered() {

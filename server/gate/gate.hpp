@@ -101,6 +101,13 @@ class Gate {
     Unasked& operator=(const Unasked&) = delete;
   };
 
+  // The session is about to be suspended. Returns true if all its work has ended: then the in-flight tracker's thread
+  // calls the driver no more until work_on(). Executor only.
+  bool rest();
+  void work_on();
+  // Whether the session captures a stream, as far as known.
+  bool captures() const { return tracker_.captures(); }
+
   // Returns the page's present state. `counted`: the GPU scheduler wants work to be counted.
   struct Times {
     std::chrono::nanoseconds gpu{}, held{};
@@ -119,6 +126,8 @@ class Gate {
   void stop();
 
  private:
+  // wanted: the executor waits for `resting` or `busy`.
+  enum class Rest : uint32_t { none, wanted, resting, busy };
   enum class Passage : uint8_t { counted, uncounted, refused };
   Passage enter(const Work& work);
   void leave(const Work& work, bool done);
@@ -141,6 +150,8 @@ class Gate {
   // --- the in-flight tracker's thread ---
   void run();
   void poll_metered();
+  void poll_resting(Rest rest);
+  bool all_done();
   void poll_free();
   void sleep(uint32_t attention, std::chrono::nanoseconds at_most);
 
@@ -162,7 +173,10 @@ class Gate {
   std::atomic<bool> executor_idle_{false};  // a hint for the in-flight tracker; relaxed
   std::atomic<bool> tail_ready_{false};     // the executor is not in the middle of an uncounted launch; relaxed:
                                             // kTailTimeout is the other way to know
-  std::atomic<bool> quit_{false};           // of the thread; with call_meter() behind it
+  // Written by the executor (wanted, none) with call_meter() behind it, and by the in-flight tracker's thread in answer
+  // to `wanted`. Release and acquire: the executor finds the tracker out of the driver.
+  std::atomic<Rest> rest_{Rest::none};
+  std::atomic<bool> quit_{false};  // of the thread; with call_meter() behind it
   // The in-flight tracker sleeps until it is woken. The tracker sets the flag before its last poll, and submitting
   // threads read it after they have changed the polled state. Both are sequentially consistent, so either the tracker
   // sees the work or the submitting thread sees the flag.

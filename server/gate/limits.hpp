@@ -45,6 +45,7 @@ inline constexpr size_t kGateContextsMax =
 inline constexpr std::chrono::nanoseconds kPoll =
     20us;  // between two polls of the marks while a bound is set or the gate closes
 inline constexpr std::chrono::nanoseconds kPollCalm = 50us;  // while everything passes
+inline constexpr unsigned kRestPolls = 40;  // before a session that is about to be suspended counts as busy
 inline constexpr std::chrono::nanoseconds kPollLong =
     100us;  // the same for work that is not expected to be done soon, or is kAlone late
 inline constexpr std::chrono::nanoseconds kPollAhead =

@@ -91,7 +91,13 @@ uint64_t HostGuard::bound_of(TenantId tenant, size_t workers) const {
   auto found = host_bytes_.find(tenant);
   if (found == host_bytes_.end() || found->second == 0) return UINT64_MAX;
   if (workers == 0) return found->second;
-  return sum(found->second, settings_.slack_bytes + workers * settings_.session_slack_bytes + device_bytes_here_);
+  const uint64_t suspended = settings_.suspended ? settings_.suspended(tenant) : 0;
+  return sum(sum(found->second, suspended),
+             settings_.slack_bytes + workers * settings_.session_slack_bytes + device_bytes_here_);
+}
+
+void HostGuard::suspended_changed(TenantId tenant) {
+  if (workers_of(tenant) != 0) bound_group(tenant);
 }
 
 void HostGuard::bound_group(TenantId tenant) {

@@ -64,10 +64,15 @@ class HostGuard final : public SessionAttachments {
     std::function<uint64_t(const SessionRecord&)> charged;  // the ledger's figure for the session; may be empty
     // The same for a device; only called for devices whose memory is this machine's.
     std::function<uint64_t(const SessionRecord&, scheduler::DeviceIndex)> charged_on_device;
+    // Device memory of the tenant's suspended sessions, which their drivers hold in their processes; may be empty.
+    std::function<uint64_t(scheduler::TenantId)> suspended;
     std::optional<WorkerGroups> groups;
   };
   // `control` outlives it.
   HostGuard(boost::asio::io_context& io, SessionControl& control, Settings settings);
+
+  // Settings::suspended has changed for the tenant.
+  void suspended_changed(scheduler::TenantId tenant);
 
   void devices_known(std::span<const ServerDevice> devices) override;
   void tenants_changed(const TenantDirectory& tenants) override;

@@ -414,6 +414,10 @@ void travel(auto& io, Told& told) { PART(Told, told); }
 void travel(auto& io, Move& move) { PART(Move, move); }
 void travel(auto& io, SuspenderReady& ready) { FIELD(kText, SuspenderReady, ready.why); }
 void travel(auto& io, Moved& moved) { PART(Moved, moved); }
+void travel(auto& io, Quiet& quiet) { FIELD(kText, Quiet, quiet.why); }
+void travel(auto& io, ReturnWanted&) { NOTHING(ReturnWanted); }
+void travel(auto& io, Quiesce&) { NOTHING(Quiesce); }
+void travel(auto& io, GoOn&) { NOTHING(GoOn); }
 
 #undef FIELD
 #undef PART
@@ -425,12 +429,14 @@ void travel(auto& io, Moved& moved) { PART(Moved, moved); }
 // The process that may send the message.
 bool may_send(Speaker speaker, Kind kind) {
   switch (speaker) {
-    case Speaker::worker: return kind <= schema::Message::RESUME_REFUSED;
+    case Speaker::worker:
+      return kind <= schema::Message::RESUME_REFUSED || kind == schema::Message::QUIET ||
+             kind == schema::Message::RETURN_WANTED;
     // For all other processes; each has its own channel, so none receives another's message.
     case Speaker::broker:
       return (kind >= schema::Message::SERVE && kind <= schema::Message::REFUSED) ||
              (kind >= schema::Message::HELLO && kind <= schema::Message::GIVE) || kind == schema::Message::TOLD ||
-             kind == schema::Message::MOVE;
+             kind == schema::Message::MOVE || kind == schema::Message::QUIESCE || kind == schema::Message::GO_ON;
     case Speaker::auth_server: return kind >= schema::Message::IDENTITY_READ && kind <= schema::Message::TURNED_AWAY;
     case Speaker::keeper: return kind == schema::Message::ENTRY || kind == schema::Message::GIVEN;
     case Speaker::suspender: return kind == schema::Message::SUSPENDER_READY || kind == schema::Message::MOVED;
@@ -439,7 +445,7 @@ bool may_send(Speaker speaker, Kind kind) {
 }
 
 // The alternatives of Message are in the order of the union.
-static_assert(std::variant_size_v<Message> == size_t(schema::Message::MOVED) + 1);
+static_assert(std::variant_size_v<Message> == size_t(schema::Message::GO_ON) + 1);
 
 template <size_t... kIndexes>
 std::optional<Message> read(In<schema::Message::Reader> io, std::index_sequence<kIndexes...>) {

@@ -17,7 +17,7 @@ namespace gpuwire::server::ipc {
 
 // Incremented with every change of the messages between a broker and a worker, or of their meaning: a broker may find
 // workers of an older broker.
-inline constexpr uint32_t kVersion = 4;
+inline constexpr uint32_t kVersion = 5;
 // The same for the messages between a broker and a keeper, which may be of another release.
 inline constexpr uint32_t kKeeperVersion = 2;
 
@@ -224,11 +224,22 @@ struct Moved {
   std::string why;
 };
 
+// A worker, to the broker.
+struct Quiet {
+  std::string why;
+};
+struct ReturnWanted {};
+
+// The broker, to a worker.
+struct Quiesce {};
+struct GoOn {};
+
 // In the order of the schema's union.
-using Message = std::variant<Ready, Failed, Begun, Ended, Note, Share, Claim, Withdraw, MemoryWanted, Detached,
-                             Attached, ResumeRefused, Serve, Stop, Warn, Answer, Attach, Adopted, Unattended, Identity,
-                             Arrival, Queued, Admitted, Refused, IdentityRead, Login, Gone, Passed, TurnedAway, Hello,
-                             Grace, Put, Rewrite, Remove, Give, Entry, Given, Told, Move, SuspenderReady, Moved>;
+using Message =
+    std::variant<Ready, Failed, Begun, Ended, Note, Share, Claim, Withdraw, MemoryWanted, Detached, Attached,
+                 ResumeRefused, Serve, Stop, Warn, Answer, Attach, Adopted, Unattended, Identity, Arrival, Queued,
+                 Admitted, Refused, IdentityRead, Login, Gone, Passed, TurnedAway, Hello, Grace, Put, Rewrite, Remove,
+                 Give, Entry, Given, Told, Move, SuspenderReady, Moved, Quiet, ReturnWanted, Quiesce, GoOn>;
 
 // For std::visit: a function for each kind that counts, and [](auto&) {} for the others.
 template <class... Cases>

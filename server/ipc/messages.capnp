@@ -72,6 +72,14 @@ struct Message {
     # The suspender, to the broker.
     suspenderReady @39 :Text;       # first of all; not empty: why it can move nothing
     moved @40 :Moved;
+
+    # A worker, to the broker.
+    quiet @41 :Text;                # the answer to quiesce; not empty: why the worker does not rest
+    returnWanted @42 :Void;         # the client of a resting worker has sent a call
+
+    # The broker, to a worker.
+    quiesce @43 :Void;              # rest: call the driver no more, until goOn; answered by `quiet`
+    goOn @44 :Void;                 # the device memory is there, and the worker may call the driver again
   }
 }
 

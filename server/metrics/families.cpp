@@ -233,14 +233,20 @@ void add_counts(Writer& out, const Snapshot& snapshot) {
   Family left = out.gauge(
       "gpuwire_detached_seconds_left",
       "Until the first of the tenant's detached sessions ends if its client does not come back; 0: there is none");
+  Family suspended = out.gauge("gpuwire_suspended_memory_bytes",
+                               "Device memory of suspended sessions, which is in the server's own memory");
   Family refused = out.counter("gpuwire_logins_refused_total",
                                "Logins that were refused, by reason; tenant is empty when it is not known");
   for (const TenantMetrics& tenant : snapshot.tenants) {
     queue.add(double(count_of(tenant.sessions, "queued")), {{"tenant", tenant.name}});
     // Every state is always present, so that a graph has no gaps.
-    for (const char* state : {"queued", "starting", "granted", "running", "detached", "ending"})
+    for (const char* state :
+         {"queued", "starting", "granted", "running", "suspending", "suspended", "resuming", "detached", "ending"})
       sessions.add(double(count_of(tenant.sessions, state)), {{"tenant", tenant.name}, {"state", state}});
-    double soonest = 0;
+    double soonest = 0, suspended_bytes = 0;
+    for (const SessionMetrics& session : snapshot.sessions)
+      if (session.tenant == tenant.name) suspended_bytes += double(session.suspended_bytes);
+    suspended.add(suspended_bytes, {{"tenant", tenant.name}});
     for (const SessionMetrics& session : snapshot.sessions)
       if (session.tenant == tenant.name && session.detached_left_s > 0 &&
           (soonest == 0 || session.detached_left_s < soonest))

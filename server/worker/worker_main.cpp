@@ -363,6 +363,8 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
            },
        .management = prepared.management,
        .gate = stack.gated() ? &stack.gated()->gate : nullptr,
+       .quiet = [&broker](const std::string& why_not) { broker.channel.send(ipc::Quiet{why_not}); },
+       .return_wanted = [&broker] { broker.channel.send(ipc::ReturnWanted{}); },
        .profiler = prepared.management ? nullptr : stack.profiler()});
   link::Heartbeat heartbeat(link, link::GivingUp::closes);
   Resumption resumption(
@@ -410,8 +412,11 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
                             [&](ipc::Unattended&) { broker.requests.broker_away(); },
                             [&](ipc::Adopted&) {
                               reports.notify_again();
+                              session.quiescence().repeat();
                               broker.requests.broker_back();
                             },
+                            [&](ipc::Quiesce&) { session.quiescence().request(); },
+                            [&](ipc::GoOn&) { session.quiescence().go_on(); },
                             [&](ipc::Answer& answer) { broker.requests.on_message(std::move(answer)); }, [](auto&) {}},
                  said);
            },
@@ -462,11 +467,14 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
   watchdog.begin_grace();
   reports.notify(ipc::Ended{end->cause, end->reason});
   close_gently(link);
+  // The driver of a suspended session blocks all calls, and threads inside it.
+  const bool suspended = session.quiescence().quiet();
   session.release();
   if (prepared.chunks) prepared.chunks->finish();
-  if (stack.ledger()) stack.ledger()->rest();
+  if (stack.ledger() && !suspended) stack.ledger()->rest();
   prepared.compiled_code.forget();
   broker.channel.flush(kLastWord);
+  if (suspended) ::_exit(0);
   std::exit(0);  // without unwinding: the watchdog watches over the driver's own clean-up too
 }
 

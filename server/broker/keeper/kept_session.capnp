@@ -37,6 +37,9 @@ struct Session {
   stopKind @28 :UInt8;          # with stopReason: StopKind
   gpuType @29 :Text;            # while queued: a part of the name that its GPUs must have
   user @30 :Text;               # of the tenant; or none
+  suspension @31 :UInt8;        # SuspensionPhase
+  suspendedBytes @32 :UInt64;   # of device memory with the host
+  suspendedSinceNs @33 :Int64;  # since the epoch; 0: it is not suspended
 
   struct Device {
     index @0 :UInt32;           # of the server

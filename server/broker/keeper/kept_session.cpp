@@ -48,7 +48,9 @@ KeptSession read(kept::Session::Reader root) {
                                                                : SessionState::granted,
                                  .arrived = from_ns(root.getArrivedNs()),
                                  .begun = from_ns(root.getBegunNs()),
-                                 .detached_until = from_ns(root.getDetachedUntilNs())},
+                                 .detached_until = from_ns(root.getDetachedUntilNs()),
+                                 .suspended_bytes = root.getSuspendedBytes(),
+                                 .suspended_since = from_ns(root.getSuspendedSinceNs())},
                       .gpus = root.getGpus(),
                       .queue_round = root.getQueueRound(),
                       .device_uuids = {},
@@ -57,7 +59,8 @@ KeptSession read(kept::Session::Reader root) {
                       .ledger_slot = root.getLedgerSlot(),
                       .host_before_bytes = root.getHostBeforeBytes(),
                       .page_began_ns = root.getPageBeganNs(),
-                      .lanes = root.getLanes()};
+                      .lanes = root.getLanes(),
+                      .suspension = root.getSuspension()};
   for (auto device : root.getDevices()) {
     session.record.devices.push_back(device.getIndex());
     session.device_uuids.push_back(device.getUuid());
@@ -169,6 +172,9 @@ std::string encode(const KeptSession& session) {
   root.setHostBeforeBytes(session.host_before_bytes);
   root.setPageBeganNs(session.page_began_ns);
   root.setLanes(session.lanes);
+  root.setSuspension(session.suspension);
+  root.setSuspendedBytes(record.suspended_bytes);
+  root.setSuspendedSinceNs(to_ns(record.suspended_since));
   auto words = capnp::messageToFlatArray(message);
   auto bytes = words.asChars();
   return {bytes.begin(), bytes.size()};

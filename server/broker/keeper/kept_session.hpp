@@ -30,6 +30,7 @@ struct KeptSession {
   uint64_t host_before_bytes = 0;  // host memory of its process before it had the session
   int64_t page_began_ns = 0;       // CLOCK_MONOTONIC, when its page was made
   uint32_t lanes = 0;              // the session's share of its tenant's lanes
+  uint8_t suspension = 0;          // SuspensionPhase
 };
 
 // Returns the layout of the messages and pages that a broker and a worker share. A session with another one cannot

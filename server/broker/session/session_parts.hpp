@@ -84,6 +84,13 @@ class SessionControl {
   virtual void warn(scheduler::SessionId session, const std::string& text) = 0;
   // Ends the session; its client is told the reason. False: there is no such session.
   virtual bool stop(scheduler::SessionId session, const StopOrder& order) = 0;
+  // Returns a descriptor of the process of the session's worker (a pidfd); empty: there is none.
+  virtual OwnedDescriptor worker_process(scheduler::SessionId session) {
+    (void)session;
+    return {};
+  }
+  // Updates the session's entry for the next broker, whose fields have changed.
+  virtual void note(scheduler::SessionId session) { (void)session; }
   // Judges waiting sessions again, after memory was released or a tenant's share has changed.
   virtual void reconsider_waiting() = 0;
 

@@ -19,6 +19,16 @@ const char* name_of(SessionState state) {
   return "?";
 }
 
+const char* name_of(SuspensionState state) {
+  switch (state) {
+    case SuspensionState::none: return "";
+    case SuspensionState::suspending: return "suspending";
+    case SuspensionState::suspended: return "suspended";
+    case SuspensionState::resuming: return "resuming";
+  }
+  return "?";
+}
+
 const char* name_of(RefusalCause cause) {
   switch (cause) {
     case RefusalCause::client_gone: return "client_gone";
@@ -150,6 +160,25 @@ void SessionRegistry::resume_refused(scheduler::SessionId session, std::string w
   SessionRecord* record = at(session);
   if (record && record->refused_resumptions.take(clock_()))
     notify({.kind = SessionEvent::Kind::resume_refused, .session = *record, .text = std::move(why)});
+}
+
+void SessionRegistry::suspension(scheduler::SessionId session, SuspensionState state, uint64_t bytes) {
+  SessionRecord* record = at(session);
+  if (!record || std::exchange(record->suspension, state) == state) return;
+  const bool was_away = record->suspended_since.time_since_epoch().count() != 0;
+  if (state == SuspensionState::suspended) {
+    record->suspended_bytes = bytes;
+    record->suspended_since = std::chrono::system_clock::now();
+    notify({.kind = SessionEvent::Kind::suspended, .session = *record});
+  } else if (state == SuspensionState::none && was_away) {
+    notify({.kind = SessionEvent::Kind::resumed, .session = *record});
+    record->suspended_bytes = 0;
+    record->suspended_since = {};
+  }
+}
+
+void SessionRegistry::restore_suspension(scheduler::SessionId session, SuspensionState state) {
+  if (SessionRecord* record = at(session)) record->suspension = state;
 }
 
 void SessionRegistry::ending(scheduler::SessionId session) {

@@ -24,6 +24,12 @@ namespace gpuwire::server {
 enum class SessionState : uint8_t { queued, starting, granted, running, detached, ending };
 const char* name_of(SessionState state);
 
+// What happens to the device memory of a running or detached session: with the host (suspended), or on its way there or
+// back.
+enum class SuspensionState : uint8_t { none, suspending, suspended, resuming };
+// Returns the stable name; empty for `none`.
+const char* name_of(SuspensionState state);
+
 // Why a session did not begin. client_gone: the client left before it was served; never_fits: the request can never be
 // met; no_device: the server has no device that works; waited_too_long: longer than its tenant's programs may; stopped:
 // by an administrator, or because its client's credential was revoked.
@@ -64,8 +70,11 @@ struct SessionRecord {
   std::string why;                // the reason of its wait
   std::chrono::system_clock::time_point arrived, begun;
   std::chrono::system_clock::time_point detached_until;  // while it is detached
-  EventBudget losses, refused_resumptions;               // for the worker's reports about connections
-  bool loss_notified = false;                            // the loss that detached it was notified
+  SuspensionState suspension = SuspensionState::none;
+  uint64_t suspended_bytes = 0;                           // of device memory; 0: not with the host
+  std::chrono::system_clock::time_point suspended_since;  // with suspended_bytes or suspension
+  EventBudget losses, refused_resumptions;                // for the worker's reports about connections
+  bool loss_notified = false;                             // the loss that detached it was notified
 };
 
 // "session 17 from 10.0.0.7:4711", for logs.
@@ -80,6 +89,8 @@ struct SessionEvent {
     detached,
     attached,
     resume_refused,
+    suspended,
+    resumed,
     adopted,
     ended,
     refused
@@ -130,6 +141,11 @@ class SessionRegistry {
   void detached(scheduler::SessionId session, std::chrono::milliseconds grace, std::string why);
   void attached(scheduler::SessionId session);
   void resume_refused(scheduler::SessionId session, std::string why);
+  // The session's suspension goes on to this state; `bytes` with `suspended`. The events are those of `suspended`, and
+  // of `none` after it.
+  void suspension(scheduler::SessionId session, SuspensionState state, uint64_t bytes = 0);
+  // The same for a session of an earlier broker. Causes no event.
+  void restore_suspension(scheduler::SessionId session, SuspensionState state);
   void ending(scheduler::SessionId session);
   void ended(scheduler::SessionId session, uint32_t cause, std::string why);
   void refused(scheduler::SessionId session, RefusalCause cause, std::string why);

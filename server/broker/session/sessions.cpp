@@ -222,6 +222,15 @@ bool Sessions::stop(SessionId number, const StopOrder& order) {
   return notify(number, [&](BrokerSession& session) { session.stop(order); });
 }
 
+OwnedDescriptor Sessions::worker_process(SessionId number) {
+  const SessionRecord* session = registry_.find(number);
+  return session ? around_.pool_for(*session).process_of(number) : OwnedDescriptor();
+}
+
+void Sessions::note(SessionId number) {
+  notify(number, [](BrokerSession& session) { session.note(); });
+}
+
 void Sessions::stop_all(const std::string& reason) {
   std::vector<SessionId> all;
   for (const auto& [number, session] : registry_.all()) all.push_back(number);

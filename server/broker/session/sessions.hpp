@@ -90,6 +90,8 @@ class Sessions final : public SessionControl {
   bool send(scheduler::SessionId session, ipc::Message message) override;
   void warn(scheduler::SessionId session, const std::string& text) override;
   bool stop(scheduler::SessionId session, const StopOrder& order) override;
+  OwnedDescriptor worker_process(scheduler::SessionId session) override;
+  void note(scheduler::SessionId session) override;
   void reconsider_waiting() override { admission_.reconsider(); }
 
  private:

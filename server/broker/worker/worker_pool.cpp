@@ -269,6 +269,12 @@ bool WorkerPool::hand(SessionId session, ipc::Message message) {
   return worker && unread_.add(worker) && send(session, std::move(message));
 }
 
+OwnedDescriptor WorkerPool::process_of(SessionId session) {
+  WorkerProcess* worker = worker_of(session);
+  if (!worker || worker->state != WorkerProcess::State::serving) return {};
+  return OwnedDescriptor(::fcntl(worker->process(), F_DUPFD_CLOEXEC, 0));
+}
+
 bool WorkerPool::stop(SessionId session, const StopOrder& order) {
   auto waiting = std::find_if(waiting_.begin(), waiting_.end(),
                               [&](const Waiting& one) { return one.session == session && one.client; });

@@ -94,6 +94,8 @@ class WorkerPool {
   // As send(), for a message with a descriptor; fails also if the worker has too many unread descriptors.
   bool hand(SessionId session, ipc::Message message);
   bool takes_descriptor(SessionId session);
+  // Returns a copy of the pidfd of the worker that serves the session; empty: none does, or no descriptor is left.
+  OwnedDescriptor process_of(SessionId session);
   // Ends a served session; its worker is killed kWorkerExitMs later if it has not exited. Returns false if no worker
   // serves it.
   bool stop(SessionId session, const StopOrder& order);

@@ -13,8 +13,10 @@
 
 namespace gpuwire::server {
 
-Observation::Observation(boost::asio::io_context& io, Broker& broker, AuditLog audit_log, Reload reload)
+Observation::Observation(boost::asio::io_context& io, Broker& broker, Suspensions& suspensions, AuditLog audit_log,
+                         Reload reload)
     : broker_(broker),
+      suspensions_(suspensions),
       audit_log_(std::move(audit_log)),
       monitor_(broker.registry(), broker.tenants(), audit_log_),
       expiries_(io, {.directory = [&broker] { return broker.connections().identity_directory(); },
@@ -46,6 +48,7 @@ Observation::Observation(boost::asio::io_context& io, Broker& broker, AuditLog a
 }
 
 tl::expected<std::unique_ptr<Observation>, std::string> Observation::start(boost::asio::io_context& io, Broker& broker,
+                                                                           Suspensions& suspensions,
                                                                            const Configuration& configuration,
                                                                            Reload reload) {
   AuditLog audit_log;
@@ -54,7 +57,8 @@ tl::expected<std::unique_ptr<Observation>, std::string> Observation::start(boost
     if (!opened) return tl::unexpected(opened.error());
     audit_log = std::move(*opened);
   }
-  std::unique_ptr<Observation> observation(new Observation(io, broker, std::move(audit_log), std::move(reload)));
+  std::unique_ptr<Observation> observation(
+      new Observation(io, broker, suspensions, std::move(audit_log), std::move(reload)));
   observation->monitor_.server().sessions_max = configuration.sessions_max;
   if (auto opened = observation->open_control_socket(configuration); !opened) return tl::unexpected(opened.error());
   if (auto started = observation->start_metrics(io, configuration); !started) return tl::unexpected(started.error());
@@ -173,6 +177,15 @@ ControlSources Observation::sources(Reload reload) {
       .end_tenant = [this](const std::string& tenant, const std::string& reason) { return end_tenant(tenant, reason); },
       .revoked = [this](const std::string& directory,
                         const std::string& identity) { return revoked(directory, identity); },
+      .suspend =
+          [this](uint64_t session, ControlSources::Moved done) {
+            suspensions_.suspend(scheduler::SessionId(session), std::move(done));
+          },
+      .resume =
+          [this](uint64_t session, ControlSources::Moved done) {
+            suspensions_.resume(scheduler::SessionId(session), std::move(done));
+          },
+      .sessions_of = [this](const std::string& tenant) { return sessions_of(tenant); },
       .web_code = [this] { return make_web_code(); },
       .tenants_of_user = [this](uid_t uid) { return tenants_of_user(uid); },
       .audit = [this](std::string_view event, const LogFields& fields) { audit_log_.write(event, fields); }};
@@ -194,14 +207,20 @@ std::optional<size_t> Observation::revoked(const std::string& directory, const s
   }));
 }
 
-std::optional<size_t> Observation::end_tenant(const std::string& tenant, const std::string& reason) {
-  std::vector<scheduler::SessionId> sessions;
+std::optional<std::vector<uint64_t>> Observation::sessions_of(const std::string& tenant) const {
+  std::vector<uint64_t> sessions;
   for (const auto& [number, session] : broker_.registry().all())
-    if (session.tenant == tenant) sessions.push_back(number);
+    if (session.tenant == tenant) sessions.push_back(uint64_t(number));
   const Tenant* known = broker_.tenants().find(tenant);
   if (sessions.empty() && !(known && known->known)) return std::nullopt;
-  return size_t(std::count_if(sessions.begin(), sessions.end(),
-                              [&](scheduler::SessionId session) { return broker_.sessions().stop(session, reason); }));
+  return sessions;
+}
+
+std::optional<size_t> Observation::end_tenant(const std::string& tenant, const std::string& reason) {
+  const auto sessions = sessions_of(tenant);
+  if (!sessions) return std::nullopt;
+  return size_t(std::ranges::count_if(
+      *sessions, [&](uint64_t session) { return broker_.sessions().stop(scheduler::SessionId(session), reason); }));
 }
 
 bool Observation::end_own_session(const LoginRequest& asking, uint64_t number) {

@@ -9,6 +9,7 @@
 #include <tl/expected.hpp>
 
 #include "server/broker/broker.hpp"
+#include "server/broker/suspension/suspensions.hpp"
 #include "server/cli/serve/expiry_watch.hpp"
 #include "server/cli/serve/metrics_process.hpp"
 #include "server/cli/serve/tenant_answers.hpp"
@@ -32,6 +33,7 @@ class Observation {
   // Opens the audit log and the control socket. The error names the configured one that cannot be opened. Without a
   // control socket at the default path the server continues, with a warning.
   static tl::expected<std::unique_ptr<Observation>, std::string> start(boost::asio::io_context& io, Broker& broker,
+                                                                       Suspensions& suspensions,
                                                                        const Configuration& configuration,
                                                                        Reload reload);
 
@@ -52,13 +54,14 @@ class Observation {
   void reopen_files();
 
  private:
-  Observation(boost::asio::io_context& io, Broker& broker, AuditLog audit_log, Reload reload);
+  Observation(boost::asio::io_context& io, Broker& broker, Suspensions& suspensions, AuditLog audit_log, Reload reload);
   Snapshot snapshot();
   ControlSources sources(Reload reload);
   std::vector<std::string> tenants_of_user(uid_t user) const;
   std::optional<size_t> revoked(const std::string& directory, const std::string& identity);
   // Answers a query of a caller who has logged in as a tenant.
   bool end_own_session(const LoginRequest& asking, uint64_t session);
+  std::optional<std::vector<uint64_t>> sessions_of(const std::string& tenant) const;
   std::optional<size_t> end_tenant(const std::string& tenant, const std::string& reason);
   tl::expected<void, std::string> open_control_socket(const Configuration& configuration);
   tl::expected<void, std::string> start_web(boost::asio::io_context& io, const Configuration& configuration);
@@ -68,6 +71,7 @@ class Observation {
   tl::expected<void, std::string> start_metrics(boost::asio::io_context& io, const Configuration& configuration);
 
   Broker& broker_;
+  Suspensions& suspensions_;
   AuditLog audit_log_;
   Monitor monitor_;
   std::filesystem::path web_certificate_;  // empty: the page is not encrypted

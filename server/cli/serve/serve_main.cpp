@@ -25,6 +25,8 @@
 #include "server/broker/keeper/keeping.hpp"
 #include "server/broker/keeper/kept_session.hpp"
 #include "server/broker/limits.hpp"
+#include "server/broker/suspension/suspender_process.hpp"
+#include "server/broker/suspension/suspensions.hpp"
 #include "server/broker/worker/worker_users.hpp"
 #include "server/budget/budgets.hpp"
 #include "server/config/listen_address.hpp"
@@ -248,6 +250,16 @@ int serve(const ServeOptions& options) {
        .host_bytes = host_bytes,
        .charge = [&](scheduler::TenantId tenant, uint64_t bytes) { ledger.charge_chunks(tenant, bytes); }});
   broker.sessions().add_part(chunks);
+  SuspenderProcess suspender(io, suspender_command(options, worker_users->get() != nullptr));
+  HostGuard* guard = nullptr;  // made behind the suspensions, whose memory it counts
+  Suspensions suspensions({.io = io,
+                           .registry = broker.registry(),
+                           .control = broker.sessions(),
+                           .memory = ledger,
+                           .mover = suspender,
+                           .host_available = &available_bytes,
+                           .host_changed = [&](scheduler::TenantId tenant) { guard->suspended_changed(tenant); }});
+  broker.sessions().add_part(suspensions);
   HostGuard host_guard(io, broker.sessions(),
                        {.machine_bytes = machine_bytes(),
                         .host_bytes = host_bytes,
@@ -256,7 +268,9 @@ int serve(const ServeOptions& options) {
                             [&](const SessionRecord& session, scheduler::DeviceIndex device) {
                               return ledger.held_bytes(session.number, session.tenant_id, device);
                             },
+                        .suspended = [&](scheduler::TenantId tenant) { return suspensions.host_bytes(tenant); },
                         .groups = std::move(groups)});
+  guard = &host_guard;
   broker.sessions().add_part(host_guard);
   broker.admission().set_memory(ledger);
   GpuSchedulerPart scheduler(io, broker.sessions(),
@@ -281,7 +295,7 @@ int serve(const ServeOptions& options) {
   }
   Reloader reloader(io, broker, *configuration, [&] { return read_configuration(options); });
   auto observation = Observation::start(
-      io, broker, *configuration,
+      io, broker, suspensions, *configuration,
       options.config_file.empty() ? Observation::Reload{} : [&](bool confirmed) { return reloader.reload(confirmed); });
   if (!observation) return fail(1, observation.error());
   (*observation)->monitor().add_source(budgets);  // first: it names the users, to whom the ledger adds
@@ -297,6 +311,7 @@ int serve(const ServeOptions& options) {
   };
   if (!options.config_file.empty()) reloader.start([&] { (*observation)->reopen_files(); });
   if (auto started = broker.start(listening); !started) return fail(1, started.error());
+  suspender.start(suspensions.mover_events());
   hear_signals_to_the_end();
   io.run();
   ignore_signals();

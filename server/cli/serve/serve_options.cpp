@@ -116,6 +116,19 @@ WorkerCommand worker_command(const ServeOptions& options, const Configuration& c
   pass_on("--software-library", options.software_library);
   if (configuration.rdma) command.arguments.push_back("--rdma");
   pass_on("--cupti", configuration.cupti);
+  // The software device moves a process's memory only if the process was started so.
+  command.environment.emplace_back("GPUWIRE_SOFTWARE_CHECKPOINTS", "1");
+  return command;
+}
+
+SuspenderProcess::Command suspender_command(const ServeOptions& options, bool workers_have_users) {
+  SuspenderProcess::Command command{beside_this_program("gpuwire-suspender"), {"--device", options.device}};
+  auto pass_on = [&](const char* name, const std::string& value) {
+    if (!value.empty()) command.arguments.insert(command.arguments.end(), {name, value});
+  };
+  pass_on("--confinement", options.confinement);
+  pass_on("--software-library", options.software_library);
+  if (workers_have_users) command.arguments.push_back("--keep-rights");
   return command;
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "server/broker/limits.hpp"
+#include "server/broker/suspension/suspender_process.hpp"
 #include "server/broker/worker/worker_process.hpp"
 #include "server/config/configuration.hpp"
 
@@ -40,6 +41,8 @@ tl::expected<Configuration, ConfigurationErrors> read_configuration(const ServeO
 // Does the same for --check-config, and continues after mistakes.
 ReadConfiguration check_configuration_file(const ServeOptions& options);
 WorkerCommand worker_command(const ServeOptions& options, const Configuration& configuration);
+// `workers_have_users`: each worker has a real user of its own.
+SuspenderProcess::Command suspender_command(const ServeOptions& options, bool workers_have_users);
 // Returns the path of a program in this program's folder.
 std::string beside_this_program(const char* name);
 

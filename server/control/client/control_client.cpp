@@ -36,7 +36,7 @@ tl::expected<ControlClient, std::string> ControlClient::connect(const std::files
   return client;
 }
 
-tl::expected<Json, std::string> ControlClient::ask(const Json& request) {
+tl::expected<Json, std::string> ControlClient::ask(const Json& request, uint32_t timeout_ms) {
   std::string line = dump(request) + "\n";
   for (std::string_view rest = line; !rest.empty();) {
     ssize_t sent = ::send(socket_.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
@@ -46,7 +46,7 @@ tl::expected<Json, std::string> ControlClient::ask(const Json& request) {
           fmt::format("the server's control socket does not take the request: {}", std::strerror(errno)));
     rest.remove_prefix(size_t(sent));
   }
-  return next_answer(int(kControlAnswerMs));
+  return next_answer(int(timeout_ms));
 }
 
 tl::expected<Json, std::string> ControlClient::next_answer(int timeout_ms) {

@@ -7,6 +7,7 @@
 #include <tl/expected.hpp>
 
 #include "server/base/owned_descriptor.hpp"
+#include "server/control/client/limits.hpp"
 #include "server/control/client/metrics_json.hpp"
 
 namespace gpuwire::server {
@@ -18,7 +19,8 @@ class ControlClient {
 
   // Sends a request and waits for its answer, kControlAnswerMs at most. An {"ok":false} answer is an error with the
   // server's text.
-  tl::expected<Json, std::string> ask(const Json& request);
+  tl::expected<Json, std::string> ask(const Json& request) { return ask(request, kControlAnswerMs); }
+  tl::expected<Json, std::string> ask(const Json& request, uint32_t timeout_ms);
   tl::expected<Snapshot, std::string> snapshot();
 
   // The next line of a watch; `timeout_ms`: the longest wait for it.

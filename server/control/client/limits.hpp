@@ -17,5 +17,7 @@ inline constexpr uint32_t kWatchIntervalMinMs = 100, kWatchIntervalMaxMs = 3'600
 inline constexpr size_t kControlReasonBytesMax = 200;
 inline constexpr size_t kControlAnswerBytesMax = 64u << 20;  // the longest answer that a command accepts from a server
 inline constexpr uint32_t kControlAnswerMs = 10'000;         // how long a command waits for an answer
+// The same for an answer that has to wait for moves of device memory, on both sides.
+inline constexpr uint32_t kControlLaterMs = 1'800'000;
 
 }  // namespace gpuwire::server

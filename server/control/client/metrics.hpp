@@ -151,8 +151,11 @@ struct SessionMetrics {
   std::string tenant;
   std::string user;  // of the tenant; empty: no particular one
   std::string service_class;
-  std::string state;           // queued, starting, granted, running, detached, ending
-  double detached_left_s = 0;  // if detached: until it ends unless its client reconnects; else 0
+  std::string state;       // queued, starting, granted, running, suspending, suspended, resuming, detached, ending
+  std::string suspension;  // suspending, suspended, resuming; empty: it is none of these. Also while it is detached
+  uint64_t suspended_bytes = 0;       // of its device memory with the host
+  double suspended_since_unix_s = 0;  // 0: it is not suspended
+  double detached_left_s = 0;         // if detached: until it ends unless its client reconnects; else 0
   std::string peer, program, host, security;
   std::string credential;  // a certificate's serial or a token's number
   int64_t client_pid = 0, worker_pid = 0;

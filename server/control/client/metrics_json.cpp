@@ -72,8 +72,9 @@ void each_field(Is<SessionDeviceMetrics> auto& f, auto&& visit) {
 }
 void each_field(Is<SessionMetrics> auto& f, auto&& visit) {
   visit("id", f.id), visit("tenant", f.tenant), visit("user", f.user), visit("class", f.service_class),
-      visit("state", f.state), visit("detached_left_s", f.detached_left_s), visit("peer", f.peer),
-      visit("program", f.program);
+      visit("state", f.state), visit("suspension", f.suspension), visit("suspended_bytes", f.suspended_bytes),
+      visit("suspended_since_unix_s", f.suspended_since_unix_s), visit("detached_left_s", f.detached_left_s),
+      visit("peer", f.peer), visit("program", f.program);
   visit("host", f.host), visit("security", f.security), visit("credential", f.credential),
       visit("client_pid", f.client_pid), visit("worker_pid", f.worker_pid);
   visit("since_unix_s", f.since_unix_s), visit("place", f.place), visit("waits_for", f.waits_for),

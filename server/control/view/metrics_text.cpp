@@ -100,6 +100,8 @@ std::string state_of(const SessionMetrics& session) {
   // A detached session has the time until it ends.
   if (session.detached_left_s > 0) return fmt::format("{} {}", session.state, duration(session.detached_left_s));
   if (!session.warning.empty()) return session.state + "!";
+  if (session.suspended_bytes > 0 && session.state == session.suspension)
+    return fmt::format("{} {}", session.state, size_of(session.suspended_bytes));
   if (session.holds_lease) return session.state + "*";
   return session.state;
 }

@@ -18,6 +18,7 @@
 #include "server/broker/admission/session_memory.hpp"
 #include "server/broker/keeper/keeping.hpp"
 #include "server/broker/session/session_parts.hpp"
+#include "server/broker/suspension/suspension_memory.hpp"
 #include "server/broker/worker/prewarmed_contexts.hpp"
 #include "server/control/metrics_source.hpp"
 #include "server/ipc/request_table.hpp"
@@ -42,7 +43,8 @@ inline constexpr size_t kMemoryWaitersMax = 1024, kMemoryWaitersPerSessionMax = 
 class BrokerLedger final : public SessionAttachments,
                            public MetricsSource,
                            public SessionMemory,
-                           public PrewarmedMemory {
+                           public PrewarmedMemory,
+                           public SuspensionMemory {
  public:
   struct Settings {
     unsigned spare_workers = 1;     // the number of permanent prewarmed contexts on each device
@@ -86,6 +88,10 @@ class BrokerLedger final : public SessionAttachments,
   bool reserve(scheduler::SessionId session, scheduler::TenantId tenant, const std::string& user,
                std::span<const scheduler::DeviceIndex> devices, uint64_t bytes) override;
   void release(scheduler::SessionId session) override;
+  std::string why_not_released(const SessionRecord& session) const override;
+  uint64_t releasable_bytes(const SessionRecord& session) const override;
+  uint64_t release_memory(const SessionRecord& session) override;
+  bool take_memory(const SessionRecord& session) override;
   size_t prewarmed_max(scheduler::DeviceIndex device) const override;
   void prewarmed_changed(scheduler::DeviceIndex device, size_t contexts) override;
   // Reads the pages' figures again, because tenants take and release memory without a message.
@@ -146,6 +152,16 @@ class BrokerLedger final : public SessionAttachments,
                          uint64_t bytes) const;
   bool reserve_on(TenantState& state, scheduler::TenantId tenant, scheduler::SessionId session,
                   scheduler::DeviceIndex device, uint32_t slot, uint64_t bytes);
+  // The tenant's state and slot of a session that runs a program; nothing: it has no slot.
+  struct Held {
+    const TenantState* state = nullptr;
+    uint32_t slot = kLeftSlot;
+  };
+  std::optional<Held> held_by(scheduler::SessionId session, scheduler::TenantId tenant) const;
+  // Returns the larger of the session's used and reserved memory, whether it is away or not.
+  static uint64_t whole_bytes(const Held& of, scheduler::DeviceIndex device);
+  uint64_t releasable_on(const Held& of, scheduler::DeviceIndex device) const;
+  bool take_memory_on(TenantState& state, const SessionRecord& session, uint32_t slot, scheduler::DeviceIndex device);
   // False: the session has no reservation.
   bool give_back_all(scheduler::SessionId session, scheduler::TenantId tenant);
   void write_host_allowance(TenantState& state);

@@ -13,7 +13,7 @@ uint64_t sum_of_slots(const TenantPage& page, uint32_t column, Reserved&& reserv
   uint64_t sum = 0;
   for (uint32_t i = 0; i < kPageSlotsMax; ++i) {
     uint64_t used = i < slots ? bounded(page.column[column].used[i].load()) : 0;
-    sum += std::max(used, reserved_of(i, slots));
+    sum += present(std::max(used, reserved_of(i, slots)), bounded(page.column[column].away[i].load()));
   }
   return bounded(sum);
 }
@@ -69,6 +69,7 @@ void clear_slot(TenantPage& page, uint32_t slot) {
     column.used[kLeftSlot].store(bounded(bounded(column.used[kLeftSlot].load()) + left));
     column.used[slot].store(0);
     column.reserved[slot].store(0);
+    column.away[slot].store(0);
     column.shared[slot].store(0);
     column.peak[slot].store(0);
   }

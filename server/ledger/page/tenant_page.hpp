@@ -35,6 +35,9 @@ struct PageColumn {
   std::atomic<uint64_t> peak[kPageSlotsMax];  // the maximum of `used`
   std::atomic<uint64_t>
       shared[kPageSlotsMax];  // of `used`: memory that other sessions may hold beyond the session's end
+  // The memory of each suspended session that the device does not have; 0: the session is not suspended. Written by the
+  // broker.
+  alignas(64) std::atomic<uint64_t> away[kPageSlotsMax];
 };
 
 struct PageSlot {
@@ -51,7 +54,7 @@ static_assert(sizeof(PageSlot) == 24);
 
 struct TenantPage {
   static constexpr uint64_t kMagic = 0x3165'6761'7074'6e74;  // "tntpage1"
-  static constexpr uint32_t kVersion = 3;
+  static constexpr uint32_t kVersion = 4;
   static constexpr const char* kName = "tenant page";
 
   PageHead head;
@@ -87,7 +90,11 @@ uint32_t page_seconds();
 // memory; at most kAheadHeld. 0: no client does.
 std::chrono::seconds held_ahead(const TenantPage& page, uint32_t but, uint32_t now_s);
 
-// The used memory of all sessions of the tenant in a column, at most kPageBytesMax.
+// The bytes without those that are away.
+inline uint64_t present(uint64_t bytes, uint64_t away) { return bytes > away ? bytes - away : 0; }
+
+// The used memory of all sessions of the tenant in a column, at most kPageBytesMax. Memory that is away does not count,
+// here and below.
 uint64_t used_by_all(const TenantPage& page, uint32_t column);
 
 // The reservation for the session of each slot, in a column.

@@ -27,12 +27,16 @@ uint64_t user_key(std::string_view name) {
 uint64_t held_by_user(const TenantPage& page, const UserPage& users, uint32_t column, uint64_t user) {
   const PageColumn& of = page.column[column];
   return sum_of_user(page, users, user, [&](uint32_t slot) {
-    return std::max(bounded(of.used[slot].load()), bounded(of.reserved[slot].load()));
+    return present(std::max(bounded(of.used[slot].load()), bounded(of.reserved[slot].load())),
+                   bounded(of.away[slot].load()));
   });
 }
 
 uint64_t used_by_user(const TenantPage& page, const UserPage& users, uint32_t column, uint64_t user) {
-  return sum_of_user(page, users, user, [&](uint32_t slot) { return bounded(page.column[column].used[slot].load()); });
+  const PageColumn& of = page.column[column];
+  return sum_of_user(page, users, user, [&](uint32_t slot) {
+    return present(bounded(of.used[slot].load()), bounded(of.away[slot].load()));
+  });
 }
 
 }  // namespace gpuwire::server

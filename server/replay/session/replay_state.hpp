@@ -99,8 +99,11 @@ class ReplayState {
     return beyond_grant_ ? beyond_grant_(allocate) : CUDA_ERROR_OUT_OF_MEMORY;
   }
   void note_keeping_memory(bool keeps) {
+    client_keeps_memory_ = keeps;
     if (keeping_memory_) keeping_memory_(keeps);
   }
+  // Whether the client caches freed memory: then it sends frees by itself, some seconds after its program's last call.
+  bool client_keeps_memory() const { return client_keeps_memory_; }
 
  private:
   bool device_at_rest();
@@ -112,6 +115,7 @@ class ReplayState {
   UploadOrder* const upload_order_;
   const std::string tenant_;
   const std::function<void(bool)> keeping_memory_;
+  bool client_keeps_memory_ = false;
   const std::function<CUresult(const SessionSettings::Allocation&)> within_grant_, beyond_grant_;
   std::unique_ptr<ContextTable> contexts_;
   std::unique_ptr<ModuleStore> modules_;

@@ -76,6 +76,8 @@ FrameSource::Filled FrameSource::fill(const std::optional<Clock::time_point>& de
       return Filled::some;
     }
     if (got.status != IoStatus::would_block) return Filled::ended;
+    const bool between_frames = buffered_ == 0 && decoder_.bulk_left() == 0;
+    if (attention_ && between_frames && attention_->load(std::memory_order_relaxed)) return Filled::late;
     Clock::time_point now = Clock::now();
     if (started == Clock::time_point{}) started = now;
     std::chrono::microseconds spin(spin_us_);

@@ -38,11 +38,15 @@ class FrameSource final : public BulkReader {
   // call it. Called before the first wait.
   void observe_sleep(std::function<void(bool sleeps)> observer) { observer_ = std::move(observer); }
 
+  // Sets the word that ends a wait for the first byte of a frame (`late`), after link's wake(). It outlives the source.
+  // Called before the first wait.
+  void attend(const std::atomic<bool>& word) { attention_ = &word; }
+
   enum class Next : uint8_t {
     frame,
     ended,  // the link has ended or was interrupted
     fault,  // invalid bytes: fault() has the reason. No later frame can be read
-    late,   // the deadline has passed
+    late,   // the deadline has passed, or the word of attend() is set
   };
   // --- the executor's ----------------------------------------------------------------------------------------------
   // Waits for the next frame; unread bulk of the previous one is discarded first. `deadline_ms` < 0: no limit.
@@ -133,7 +137,8 @@ class FrameSource final : public BulkReader {
   LinkMeter& meter_;
   const uint32_t spin_us_;
   const std::atomic<uint32_t>* longer_us_ =
-      nullptr;  // written by another process at any time, publishes nothing: relaxed
+      nullptr;                                    // written by another process at any time, publishes nothing: relaxed
+  const std::atomic<bool>* attention_ = nullptr;  // relaxed: the wake-up follows the store
   std::function<void(bool)> observer_;
   wire::FrameDecoder decoder_;
   bool broken_ = false;

@@ -20,6 +20,11 @@ bool PollingWatcher::watch(CUcontext context, CUevent event, std::function<void(
   return true;
 }
 
+bool PollingWatcher::idle() {
+  MutexLock lock(mutex_);
+  return watched_ == 0;
+}
+
 void PollingWatcher::stop() {
   {
     MutexLock lock(mutex_);

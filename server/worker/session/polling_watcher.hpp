@@ -29,6 +29,8 @@ class PollingWatcher final : public CompletionWatcher {
   ~PollingWatcher() override { stop(); }
 
   bool watch(CUcontext context, CUevent event, std::function<void(CUresult result)> done) override;
+  // Whether no event is watched, and no callback runs.
+  bool idle();
   // Stops all callbacks; waits for a running one. Not on the watcher's thread.
   void stop();
 

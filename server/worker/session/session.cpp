@@ -62,9 +62,12 @@ Session::Session(WorkerSessionDeps parts)
       outbox_(*parts_.link, meter_, outbox_hooks()),
       out_of_order_reader_(out_of_order_reader_parts()),
       handles_(parts_.host_memory),
+      quiescence_(
+          {.wake = [this] { parts_.link->wake(); }, .quiet = parts_.quiet, .return_wanted = parts_.return_wanted}),
       watcher_(watcher_driver(*parts_.driver), spin(parts_.cores).watch_spin_us, [this] { enter_thread(); }),
       waiters_([this] { enter_thread(); }),
       poll_time_(spin(parts_.cores).wait_poll_us) {
+  source_.attend(quiescence_.attention());
   if (parts_.profiler)
     parts_.profiler->frames_from([this] {
       const wire::FrameHeader& header = source_.header();
@@ -244,6 +247,11 @@ SessionEnd Session::run() {
 std::optional<SessionEnd> Session::execute() {
   if (stopping_.load(std::memory_order_relaxed)) [[unlikely]]
     return stopped();
+  if (quiescence_.attention().load(std::memory_order_relaxed)) [[unlikely]]
+    quiescence_.follow([this] { return why_not_quiet(); },
+                       [this] {
+                         if (parts_.gate) parts_.gate->work_on();
+                       });
   switch (source_.next()) {
     case FrameSource::Next::frame: break;
     case FrameSource::Next::ended: return connection_ended();
@@ -253,7 +261,11 @@ std::optional<SessionEnd> Session::execute() {
   const wire::FrameHeader& header = source_.header();
   switch (wire::FrameKind(header.kind)) {
     case wire::FrameKind::posted:
-    case wire::FrameKind::called: return execute_call();
+    case wire::FrameKind::called:
+      if (quiescence_.quiet()) [[unlikely]] {
+        if (auto end = await_return()) return end;
+      }
+      return execute_call();
     case wire::FrameKind::acknowledge:  // the link has seen it already
       if (parts_.link->bad_acknowledgement())
         return SessionEnd{EndCause::fault, "an acknowledgement of what was not sent"};
@@ -394,6 +406,36 @@ void Session::run_elsewhere(std::function<void()> work, std::atomic<int64_t>& sp
          fmt::format("more than {} calls wait at once for what only the driver can wait for", kBlockedWaitersMax));
 }
 
+// --- suspension ----------------------------------------------------------------------------------------------------
+
+// On the executor, between two frames. The driver waits for work in flight, too, but for long, and with all calls of
+// the session blocked meanwhile.
+std::string Session::why_not_quiet() {
+  if (source_.input_pending()) return "its program is making calls";
+  if (!state_) return "it has only begun";
+  if (state_->callbacks().unanswered() != 0) return "a host function of its program is pending";
+  if (!waiters_.idle()) return "a call of its program is waiting";
+  if (!watcher_.idle()) return "its program has work on the GPU";
+  if (parts_.gate && parts_.gate->captures()) return "its program is capturing a stream";
+  if (parts_.gate && !parts_.gate->rest()) return "its program has work on the GPU";
+  if (!state_->client_keeps_memory()) return {};
+  // The client is about to free cached memory, which would recall the session.
+  if (parts_.gate) parts_.gate->work_on();
+  return "its program made calls a moment ago";
+}
+
+std::optional<SessionEnd> Session::await_return() {
+  while (quiescence_.quiet()) {
+    quiescence_.await_return();
+    if (auto end = stopped()) return end;
+    quiescence_.follow([] { return "its program is making calls"; },
+                       [this] {
+                         if (parts_.gate) parts_.gate->work_on();
+                       });
+  }
+  return std::nullopt;
+}
+
 void Session::fail_posted(const wire::FrameHeader& header, CUresult result, std::string message) {
   int none = CUDA_SUCCESS;
   deferred_.compare_exchange_strong(none, int(result), std::memory_order_relaxed);
@@ -439,6 +481,7 @@ void Session::stop(EndCause cause, std::string reason, StopKind kind) {
   stopping_.store(true, std::memory_order_relaxed);
   outbox_.withhold_replies();
   if (parts_.gate) parts_.gate->interrupt();
+  quiescence_.interrupt();
   parts_.link->interrupt();
 }
 
@@ -491,6 +534,7 @@ void Session::notify_ending(const SessionEnd& end) {
 }
 
 bool Session::release() {
+  if (quiescence_.quiet()) return false;
   if (parts_.gate) parts_.gate->stop();
   if (parts_.profiler) parts_.profiler->stop();
   out_of_order_reader_.stop();

@@ -23,6 +23,7 @@
 #include "server/worker/connection/link_outbox.hpp"
 #include "server/worker/session/output_capture.hpp"
 #include "server/worker/session/polling_watcher.hpp"
+#include "server/worker/session/quiescence.hpp"
 #include "server/worker/connection/out_of_order_reader.hpp"
 #include "server/worker/session/waiter_pool.hpp"
 
@@ -72,7 +73,10 @@ struct WorkerSessionDeps {
   Management* management = nullptr;  // of a management session
   bool captures_output = true;       // the driver's lines on the process's standard output and error go to the client
   Gate* gate = nullptr;              // the gate before the driver's functions; may be null
-  Profiler* profiler = nullptr;      // for a client that requests a profile; null: work cannot be timed
+  // Tell the broker: the answer to its request to rest, and that a resting session's client needs the driver.
+  std::function<void(const std::string& why_not)> quiet = [](const std::string&) {};
+  std::function<void()> return_wanted = [] {};
+  Profiler* profiler = nullptr;  // for a client that requests a profile; null: work cannot be timed
 };
 
 // The client's description of itself; for logs only.
@@ -103,11 +107,13 @@ class Session final : public Replay {
   void poll_executor();
   // Called when the session has a new connection. Any thread.
   void connection_attached() { hung_up_.store(false, std::memory_order_relaxed); }
+  // The broker's orders about the session's rest. Any thread.
+  Quiescence& quiescence() { return quiescence_; }
   // Executes until the end of the session; if the server ends it, sends the client the reason. On the thread that
   // called begin().
   SessionEnd run();
-  // Releases all objects of the session in the driver. False: the device still has work; then only the process's end
-  // frees them.
+  // Releases all objects of the session in the driver. False: the device still has work, or the session is suspended;
+  // then only the process's end frees them, and no thread may call the driver or wait for one that does.
   bool release();
 
   // Sends a line for the standard error of the client's program; the line is lost if the client reads nothing. Any
@@ -150,6 +156,8 @@ class Session final : public Replay {
   LinkOutbox::Hooks outbox_hooks();
   bool watch_instead(const DeviceWait& wait);
   void run_elsewhere(std::function<void()> work, std::atomic<int64_t>& spent_ns);
+  std::string why_not_quiet();
+  std::optional<SessionEnd> await_return();
   SessionEnd connection_ended();
   void notify_ending(const SessionEnd& end);
   void find_chunks(const std::string& key_of_user);
@@ -164,6 +172,7 @@ class Session final : public Replay {
   OutOfOrderReader out_of_order_reader_;
   OutputCapture capture_;
   HandleTable handles_;
+  Quiescence quiescence_;
   PollingWatcher watcher_;
   WaiterPool waiters_;
   std::unique_ptr<ReplayState> state_;

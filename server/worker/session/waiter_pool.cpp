@@ -19,6 +19,11 @@ bool WaiterPool::crowded() {
   return threads_.size() - idle_ + tasks_.size() >= kWaitersMax;
 }
 
+bool WaiterPool::idle() {
+  MutexLock lock(mutex_);
+  return tasks_.empty() && idle_ == threads_.size();
+}
+
 bool WaiterPool::run(Task task) {
   MutexLock lock(mutex_);
   if (idle_ == tasks_.size()) {

@@ -27,6 +27,8 @@ class WaiterPool {
   bool run(Task task);
   // Whether kWaitersMax tasks are in flight: then a wait should use the watcher if it can.
   bool crowded();
+  // Whether no task is in flight.
+  bool idle();
   // Waits for all tasks and ends the threads. No task may be added meanwhile or afterwards, so the
   // threads are joined without the lock.
   void finish() WITHOUT_LOCK_CHECK;

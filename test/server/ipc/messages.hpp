@@ -94,6 +94,10 @@ inline std::vector<Said> one_of_each() {
   broker(Move{15, 4711, true, a_descriptor()});
   suspender(SuspenderReady{"no driver"});
   suspender(Moved{16, MoveResult::no_room, "too little memory"});
+  worker(Quiet{"a call is under way"});
+  worker(ReturnWanted{});
+  broker(Quiesce{});
+  broker(GoOn{});
   return all;
 }
 

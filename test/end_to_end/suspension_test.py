@@ -1,0 +1,237 @@
+"""Idle sessions give the GPU's memory back: suspended by an administrator, they go on with their programs' next
+call."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import unittest
+
+from support import (BUILD, RUN_LIMIT_SECONDS, ServerCase, audit_lines, children, runs, start, wait_for_answer,
+                     wait_until)
+import restart_test  # noqa: E402
+
+GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
+SEED = int(os.environ.get("GPUWIRE_TEST_SEED", "20261130"))
+ROUNDS = 40
+DEVICE_MIB = 256
+
+
+class Program:
+    """A client of a test program that executes the lines of its standard input."""
+
+    def __init__(self, case, address, name):
+        self.case = case
+        self.process = start(address, name)
+        case.addCleanup(self.process.wait)
+        case.addCleanup(self.process.communicate)
+        case.addCleanup(self.process.kill)
+        self.hear("ready")
+
+    def hear(self, expected):
+        heard = self.process.stdout.readline().strip()
+        self.case.assertEqual(heard, expected, self.process.stderr.read() if not heard else "")
+
+    def say(self, what):
+        self.process.stdin.write(what + "\n")
+        self.process.stdin.flush()
+
+    def ask(self, what):
+        self.say(what)
+        return self.process.stdout.readline().strip()
+
+    def end(self):
+        out, err = self.process.communicate(timeout=RUN_LIMIT_SECONDS)
+        self.case.assertEqual((self.process.returncode, out), (0, "PASSED\n"), err)
+
+
+class Suspending(ServerCase):
+    """One software device."""
+
+    server_arguments = ("--software-memory", f"{DEVICE_MIB}MiB")
+
+    def begin(self, name="works_again"):
+        before = {one["id"] for one in self.status()["sessions"]}
+        program = Program(self, self.server.address, name)
+        program.session = next(one["id"] for one in self.status()["sessions"] if one["id"] not in before)
+        return program
+
+    def control(self):
+        folder = "/run/gpuwire" if os.geteuid() == 0 else f"/tmp/gpuwire-{os.geteuid()}"
+        return f"{folder}/{self.server.process.pid}.sock"
+
+    def admin(self, *words):
+        return subprocess.run([GPUWIRE, "admin", *words, "--control", self.control()], capture_output=True, text=True,
+                              timeout=RUN_LIMIT_SECONDS)
+
+    def suspend(self, program):
+        """Suspends the program's session. A program's last call may still be ending, so that it is not idle yet."""
+        said = []
+
+        def suspended():
+            ran = self.admin("suspend", str(program.session))
+            said[:] = [ran.stdout + ran.stderr]
+            return ran.returncode == 0
+
+        try:
+            wait_until(suspended, RUN_LIMIT_SECONDS, "a suspension")
+        except AssertionError as late:
+            raise AssertionError(f"{late}: {said}") from None
+        return said[0]
+
+    def await_refusal(self, program, reason):
+        """The reason may be another one until the program's last call has ended."""
+        said = []
+
+        def refused():
+            ran = self.admin("suspend", str(program.session))
+            self.assertEqual(ran.returncode, 1, ran.stdout + ran.stderr)
+            said[:] = [ran.stdout]
+            return reason in ran.stdout
+
+        try:
+            wait_until(refused, RUN_LIMIT_SECONDS, reason)
+        except AssertionError as late:
+            raise AssertionError(f"{late}: {said}") from None
+
+    def figures(self, program):
+        return next(one for one in self.status()["sessions"] if one["id"] == program.session)
+
+    def test_a_program_goes_on_with_right_results_after_each_of_many_suspensions(self):
+        print("seed", SEED)
+        seeded = random.Random(SEED)
+        program = self.begin()
+        self.assertEqual(program.ask("work 1"), "right")
+        for number in range(ROUNDS):
+            self.assertIn("suspended, ", self.suspend(program))
+            if seeded.random() < 0.3:  # it is back before the program needs it
+                ran = self.admin("resume", str(program.session))
+                self.assertEqual((ran.returncode, ran.stdout), (0, f"session {program.session}: resumed\n"), ran.stderr)
+            for _ in range(seeded.randrange(1, 3)):
+                self.assertEqual(program.ask(f"work {seeded.randrange(1 << 31)}"), "right", f"suspension {number}")
+        program.end()
+
+    def test_another_program_has_the_memory_meanwhile_and_gives_it_back(self):
+        sleeper, other = self.begin(), self.begin("takes_memory")
+        self.assertEqual(sleeper.ask("work 1"), "right")
+        size = f"take {(int(other.ask('free')) >> 20) + 8}"
+        self.assertEqual(other.ask(size), "cudaErrorMemoryAllocation")
+        used = self.figures(sleeper)["devices"][0]["memory_used_bytes"]
+        self.assertGreater(used, 12 << 20)
+        self.suspend(sleeper)
+        figures = self.figures(sleeper)
+        self.assertEqual((figures["state"], figures["suspension"]), ("suspended", "suspended"))
+        self.assertEqual(figures["suspended_bytes"], used)
+        self.assertGreater(figures["suspended_since_unix_s"], 0)
+        self.assertEqual(figures["devices"][0]["memory_used_bytes"], 0)
+        self.assertEqual(other.ask(size), "taken")
+        # Its call waits for the memory, and nothing fails.
+        sleeper.say("work 2")
+        wait_for_answer(lambda: self.figures(sleeper)["state"], "resuming", "a session that waits for memory")
+        self.assertEqual(other.ask("give"), "given")
+        sleeper.hear("right")
+        self.assertEqual(self.figures(sleeper)["state"], "running")
+        self.assertEqual(self.figures(sleeper)["suspended_bytes"], 0)
+        sleeper.end()
+        other.end()
+        events = [line["event"] for line in audit_lines(self.server.log) if line.get("session") == sleeper.session]
+        self.assertIn("suspended", events)
+        self.assertIn("resumed", events)
+        self.assertIn("suspend_asked", events)
+
+    def test_a_session_that_is_not_idle_stays_and_the_administrator_hears_why(self):
+        program = self.begin()
+        self.assertEqual(program.ask("stand"), "done")
+        self.await_refusal(program, "its program has work on the GPU")
+        self.assertEqual(program.ask("go"), "done")
+        self.assertEqual(program.ask("capture"), "done")
+        self.await_refusal(program, "its program is capturing a stream")
+        self.assertEqual(program.ask("captured"), "done")
+        self.suspend(program)
+        self.assertIn("already suspended", self.admin("suspend", str(program.session)).stdout)
+        self.assertEqual(program.ask("work 1"), "right")
+        self.assertEqual(program.ask("managed"), "done")
+        self.await_refusal(program, "the driver cannot move a session with managed memory")
+        self.assertEqual(program.ask("work 2"), "right")
+        self.assertEqual(self.figures(program)["state"], "running")
+        self.assertIn("it is not suspended", self.admin("resume", str(program.session)).stdout)
+        self.assertIn("there is no session 999", self.admin("suspend", "999").stdout)
+        program.end()
+
+    def test_a_worker_that_is_killed_while_it_is_suspended_ends_its_session_alone(self):
+        victim, other = self.begin(), self.begin()
+        for program in (victim, other):
+            self.assertEqual(program.ask("work 1"), "right")
+            self.suspend(program)
+        os.kill(self.figures(victim)["worker_pid"], signal.SIGKILL)
+        wait_until(lambda: victim.session not in [one["id"] for one in self.status()["sessions"]], RUN_LIMIT_SECONDS,
+                   "the end of the session")
+        victim.say("work 2")
+        _, err = victim.process.communicate(timeout=RUN_LIMIT_SECONDS)
+        self.assertNotEqual(victim.process.returncode, 0)
+        self.assertTrue(err)
+        self.assertEqual(other.ask("work 2"), "right")
+        other.end()
+
+    def test_a_suspended_session_ends_with_its_program_and_by_an_administrator(self):
+        leaving, told = self.begin(), self.begin()
+        for program in (leaving, told):
+            self.assertEqual(program.ask("work 1"), "right")
+            self.suspend(program)
+        ran = self.admin("end", str(told.session), "--reason", "maintenance")
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        wait_for_answer(lambda: [one["id"] for one in self.status()["sessions"]], [leaving.session], "one session")
+        _, err = told.process.communicate(timeout=RUN_LIMIT_SECONDS)
+        self.assertIn("maintenance", err)
+        leaving.process.kill()
+        wait_for_answer(lambda: self.status()["sessions"], [], "no session")
+        device = self.status()["devices"][0]
+        self.assertEqual((device["memory_used_bytes"], device["memory_held_bytes"]), (0, 0))
+
+    def test_the_suspender_is_started_again_and_all_sessions_of_a_tenant_are_suspended(self):
+        programs = [self.begin(), self.begin()]
+        for program in programs:
+            self.assertEqual(program.ask("work 1"), "right")
+        suspender = children(self.server.process.pid, "gpuwire-suspend")
+        self.assertEqual(len(suspender), 1)
+        tenant = self.figures(programs[0])["tenant"]
+        wait_until(lambda: self.admin("suspend", "--tenant", tenant).returncode == 0, RUN_LIMIT_SECONDS, "suspensions")
+        os.kill(suspender[0], signal.SIGKILL)
+        for program in programs:
+            self.assertEqual(program.ask("work 2"), "right")
+            program.end()
+        self.assertFalse(runs(suspender[0]))
+
+
+class NextServer(restart_test.RestartCase):
+    """A suspended session goes on under the next server."""
+
+    def test_a_suspended_session_returns_under_the_next_server(self):
+        for number in (signal.SIGKILL, signal.SIGUSR2):
+            self.start()
+            program = Program(self, self.address, "works_again")
+            self.assertEqual(program.ask("work 1"), "right")
+            listed = subprocess.run([GPUWIRE, "admin", "sessions", "--json", "--control", self.control],
+                                    capture_output=True, text=True, check=True, timeout=RUN_LIMIT_SECONDS)
+            session = re.search(r'"id": (\d+)', listed.stdout)[1]
+
+            def suspended(session=session):
+                return subprocess.run([GPUWIRE, "admin", "suspend", session, "--control", self.control],
+                                      capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS).returncode == 0
+
+            wait_until(suspended, RUN_LIMIT_SECONDS, "a suspension")
+            self.end(number)
+            self.start()
+            status = subprocess.run([GPUWIRE, "status", "--json", "--control", self.control], capture_output=True,
+                                    text=True, check=True, timeout=RUN_LIMIT_SECONDS)
+            self.assertIn('"suspended"', status.stdout)
+            self.assertEqual(program.ask("work 2"), "right")
+            wait_until(suspended, RUN_LIMIT_SECONDS, "another suspension")
+            self.assertEqual(program.ask("work 3"), "right")
+            program.end()
+            self.end(signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

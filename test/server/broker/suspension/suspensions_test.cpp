@@ -1,0 +1,298 @@
+// Suspensions with a ledger, a suspender and workers of the test.
+#include "server/broker/suspension/suspensions.hpp"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <sys/eventfd.h>
+
+using namespace gpuwire::server;
+using gpuwire::scheduler::SessionId;
+
+namespace {
+
+struct TestMemory final : SuspensionMemory {
+  std::string why_not_released(const SessionRecord&) const override { return why; }
+  uint64_t releasable_bytes(const SessionRecord&) const override { return bytes; }
+  uint64_t release_memory(const SessionRecord&) override {
+    ++released;
+    return bytes;
+  }
+  bool take_memory(const SessionRecord&) override {
+    taken += room;
+    return room;
+  }
+  std::string why;
+  uint64_t bytes = 5u << 20;
+  bool room = true;
+  int released = 0, taken = 0;
+};
+
+struct TestMover final : Mover {
+  std::string why_no_moves() const override { return why; }
+  bool send(ipc::Move order) override {
+    orders.push_back(std::move(order));
+    return true;
+  }
+  std::string why;
+  std::vector<ipc::Move> orders;
+};
+
+struct TestControl final : SessionControl {
+  bool send(SessionId, ipc::Message message) override {
+    sent += std::holds_alternative<ipc::Quiesce>(message) ? "quiesce " : "go_on ";
+    return true;
+  }
+  void warn(SessionId, const std::string&) override {}
+  bool stop(SessionId, const StopOrder& order) override {
+    stopped = order.why;
+    return true;
+  }
+  OwnedDescriptor worker_process(SessionId) override {
+    return reachable ? OwnedDescriptor(::eventfd(0, EFD_CLOEXEC)) : OwnedDescriptor();
+  }
+  void note(SessionId) override { ++noted; }
+  void reconsider_waiting() override {}
+  std::string sent, stopped;
+  bool reachable = true;
+  int noted = 0;
+};
+
+struct SuspensionFixture {
+  boost::asio::io_context io;
+  SessionRegistry registry;
+  TestMemory memory;
+  TestMover mover;
+  TestControl control;
+  uint64_t available = 0;
+  std::string events;
+  Suspensions suspensions{
+      {.io = io, .registry = registry, .control = control, .memory = memory, .mover = mover, .host_available = [this] {
+         return available;
+       }}};
+  SuspenderProcess::Events suspender = suspensions.mover_events();
+  SessionId session = begin();
+  std::string said;  // to the administrator
+
+  SuspensionFixture() {
+    registry.observe([this](const SessionEvent& event) {
+      if (event.kind == SessionEvent::Kind::suspended) events += "suspended ";
+      if (event.kind == SessionEvent::Kind::resumed) events += "resumed ";
+    });
+  }
+  SessionId begin() {
+    SessionRecord record;
+    record.tenant = "anna";
+    record.devices = {0};
+    record.worker_pid = 4711;
+    const SessionId number = registry.add(record).number;
+    registry.begun(number, "");
+    return number;
+  }
+  Suspensions::Done hear() {
+    return [this](const Suspensions::Answer& answer) { said += (answer ? *answer : "no: " + answer.error()) + "; "; };
+  }
+  void suspend() { suspensions.suspend(session, hear()); }
+  void resume() { suspensions.resume(session, hear()); }
+  void report(ipc::Message message) { CHECK(suspensions.on_message(*registry.find(session), message)); }
+  void moved(ipc::MoveResult result, const std::string& why = {}) {
+    suspender.moved({mover.orders.back().order, result, why});
+  }
+  void rest() {
+    suspend();
+    report(ipc::Quiet{});
+    moved(ipc::MoveResult::done);
+  }
+  // Runs timers until the condition holds.
+  template <class Condition>
+  void await(Condition&& holds) {
+    while (!holds()) {
+      io.restart();
+      io.run_one();
+    }
+  }
+  SuspensionState state() const { return registry.find(session)->suspension; }
+};
+
+}  // namespace
+
+TEST_CASE("an idle session is suspended, and returns with its client's next call") {
+  SuspensionFixture f;
+  f.suspend();
+  CHECK(f.control.sent == "quiesce ");
+  CHECK(f.mover.orders.empty());
+  f.report(ipc::Quiet{});
+  REQUIRE(f.mover.orders.size() == 1);
+  CHECK(f.mover.orders[0].process_id == 4711);
+  CHECK_FALSE(f.mover.orders[0].resume);
+  CHECK(f.state() == SuspensionState::suspending);
+  CHECK(f.suspensions.host_bytes({}) == 5u << 20);
+  f.moved(ipc::MoveResult::done);
+  CHECK(f.said == "suspended, 5 MiB; ");
+  CHECK(f.state() == SuspensionState::suspended);
+  CHECK(f.registry.find(f.session)->suspended_bytes == 5u << 20);
+  CHECK(f.memory.released == 1);
+  f.report(ipc::ReturnWanted{});
+  CHECK(f.memory.taken == 1);
+  REQUIRE(f.mover.orders.size() == 2);
+  CHECK(f.mover.orders[1].resume);
+  CHECK(f.control.sent == "quiesce ");
+  f.moved(ipc::MoveResult::done);
+  CHECK(f.control.sent == "quiesce go_on ");
+  CHECK(f.state() == SuspensionState::none);
+  CHECK(f.registry.find(f.session)->suspended_bytes == 0);
+  CHECK(f.suspensions.host_bytes({}) == 0);
+  CHECK(f.events == "suspended resumed ");
+}
+
+TEST_CASE("what prevents a suspension is told, and the session runs on") {
+  SuspensionFixture f;
+  f.memory.why = "it shares memory";
+  f.suspend();
+  f.memory.why.clear();
+  f.mover.why = "no driver";
+  f.suspend();
+  f.mover.why.clear();
+  f.available = 1 << 20;
+  f.suspend();
+  f.available = 0;
+  CHECK(f.control.sent.empty());
+  f.suspend();
+  f.report(ipc::Quiet{"its program is making calls"});
+  f.suspend();
+  f.report(ipc::Quiet{});
+  f.moved(ipc::MoveResult::refused, "managed memory");
+  CHECK(
+      f.said ==
+      "no: it shares memory; no: no driver; no: the server's own memory is too small: 5 MiB are needed, and 1 MiB are "
+      "free; no: its program is making calls; no: managed memory; ");
+  CHECK(f.control.sent == "quiesce quiesce go_on ");
+  CHECK(f.state() == SuspensionState::none);
+  CHECK(f.memory.released == 0);
+  CHECK(f.events.empty());
+}
+
+TEST_CASE("a worker that does not answer is let go on, and may rest later without harm") {
+  SuspensionFixture f;
+  f.suspend();
+  f.await([&] { return !f.said.empty(); });
+  CHECK(f.said == "no: a call of its program has not returned within 2 s; ");
+  CHECK(f.control.sent == "quiesce go_on ");
+  f.report(ipc::Quiet{});
+  CHECK(f.control.sent == "quiesce go_on go_on ");
+  CHECK(f.mover.orders.empty());
+}
+
+TEST_CASE("a call during the move brings the session back without a time in which others get its memory") {
+  SuspensionFixture f;
+  f.suspend();
+  f.report(ipc::Quiet{});
+  f.report(ipc::ReturnWanted{});
+  f.moved(ipc::MoveResult::done);
+  REQUIRE(f.mover.orders.size() == 2);
+  CHECK(f.mover.orders[1].resume);
+  CHECK(f.memory.released == 0);
+  CHECK(f.said == "no: its program has made a call meanwhile; ");
+  f.moved(ipc::MoveResult::done);
+  CHECK(f.control.sent == "quiesce go_on ");
+}
+
+TEST_CASE("a session returns when there is room, in the ledger and on the device") {
+  SuspensionFixture f;
+  f.rest();
+  f.memory.room = false;
+  f.resume();
+  CHECK(f.state() == SuspensionState::resuming);
+  f.resume();
+  f.memory.room = true;
+  f.await([&] { return f.mover.orders.size() == 2; });
+  f.moved(ipc::MoveResult::no_room, "the device is full");
+  CHECK(f.memory.released == 2);
+  CHECK(f.control.stopped.empty());
+  f.await([&] { return f.mover.orders.size() == 3; });
+  f.resume();
+  f.moved(ipc::MoveResult::done);
+  CHECK(f.said ==
+        "suspended, 5 MiB; waits until the device has room for it; waits until the device has room for it; resumed; ");
+  CHECK(f.events == "suspended resumed ");
+}
+
+TEST_CASE("the orders of a suspender that has ended are given to the next one, one at a time") {
+  SuspensionFixture f;
+  const SessionId first = f.session, second = f.begin();
+  f.suspend();
+  f.report(ipc::Quiet{});
+  f.session = second;
+  f.suspend();
+  f.report(ipc::Quiet{});
+  CHECK(f.mover.orders.size() == 1);
+  const uint64_t lost = f.mover.orders[0].order;
+  f.mover.why = "it is starting again";
+  f.suspender.gone();
+  f.mover.why.clear();
+  f.suspender.ready();
+  REQUIRE(f.mover.orders.size() == 2);
+  f.suspender.moved({lost, ipc::MoveResult::done, {}});  // of the one that has ended
+  CHECK(f.registry.find(first)->suspension == SuspensionState::suspending);
+  f.moved(ipc::MoveResult::done);
+  CHECK(f.registry.find(first)->suspension == SuspensionState::suspended);
+  REQUIRE(f.mover.orders.size() == 3);
+  f.moved(ipc::MoveResult::done);
+  CHECK(f.registry.find(second)->suspension == SuspensionState::suspended);
+}
+
+TEST_CASE("a session whose memory is lost ends with the reason, and one that ends is answered for") {
+  SuspensionFixture f;
+  f.rest();
+  f.resume();
+  f.moved(ipc::MoveResult::lost, "the driver has lost it");
+  CHECK(f.control.stopped == "its device memory is lost: the driver has lost it");
+  CHECK(f.said == "suspended, 5 MiB; no: its device memory is lost: the driver has lost it; ");
+  CHECK(f.control.sent == "quiesce ");
+  f.suspensions.ended(*f.registry.find(f.session));
+  SuspensionFixture other;
+  other.suspend();
+  other.suspensions.ended(*other.registry.find(other.session));
+  other.registry.ended(other.session, 0, "");
+  CHECK(other.said == "no: it has ended; ");
+  other.suspend();
+  CHECK(other.said == "no: it has ended; no: there is no session 1; ");
+}
+
+TEST_CASE("the next broker finds each session where the earlier one has left it") {
+  for (size_t phase = 0; phase < kSuspensionPhases; ++phase) {
+    SuspensionFixture f;
+    INFO(name_of(SuspensionPhase(phase)));
+    KeptSession kept;
+    kept.suspension = uint8_t(phase);
+    KeptEntry entry;
+    const bool adopted = f.suspensions.adopt(*f.registry.find(f.session), kept, entry).has_value();
+    CHECK(adopted == (SuspensionPhase(phase) != SuspensionPhase::lost));
+    if (!adopted) continue;
+    f.suspensions.all_adopted();
+    f.report(ipc::Quiet{});  // as a worker that rests says again
+    switch (SuspensionPhase(phase)) {
+      case SuspensionPhase::running:
+      case SuspensionPhase::quiescing: CHECK(f.control.sent == "go_on "); break;
+      case SuspensionPhase::suspended:
+        CHECK(f.mover.orders.empty());
+        CHECK(f.state() == SuspensionState::suspended);
+        break;
+      case SuspensionPhase::moving_out:
+      case SuspensionPhase::recalled:
+        REQUIRE(f.mover.orders.size() == 1);
+        CHECK_FALSE(f.mover.orders[0].resume);
+        break;
+      case SuspensionPhase::awaiting_memory:
+      case SuspensionPhase::moving_in:
+        REQUIRE(f.mover.orders.size() == 1);
+        CHECK(f.mover.orders[0].resume);
+        f.moved(ipc::MoveResult::done);
+        CHECK(f.control.sent == "go_on ");
+        break;
+      case SuspensionPhase::lost: break;
+    }
+  }
+}

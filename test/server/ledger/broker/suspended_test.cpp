@@ -1,0 +1,98 @@
+// The memory of suspended sessions, which others may take, and which returns as a whole or not at all.
+#include <doctest/doctest.h>
+
+#include "test/server/ledger/broker/fixture.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+using namespace gpuwire::test;
+
+uint64_t held(Fixture& fixture, Worker& worker) {
+  return fixture.ledger.held_bytes(worker.record.number, worker.record.tenant_id, 0);
+}
+
+}  // namespace
+
+TEST_CASE("others take what a suspended session had, and it returns when they have given it back") {
+  Fixture fixture({tenant("anna", 0, 0), tenant("ben", 0, 0)});
+  auto sleeper = fixture.begin("anna"), other = fixture.begin("ben");
+  REQUIRE(sleeper->ledger->reserve(0, 700 * kMiB));
+  CHECK_FALSE(other->ledger->reserve(0, 600 * kMiB));
+  CHECK(fixture.ledger.why_not_released(sleeper->record).empty());
+  CHECK(fixture.ledger.releasable_bytes(sleeper->record) == 700 * kMiB);
+  CHECK(fixture.ledger.release_memory(sleeper->record) == 700 * kMiB);
+  CHECK(held(fixture, *sleeper) == 0);
+  CHECK(other->ledger->reserve(0, 600 * kMiB));
+  CHECK_FALSE(fixture.ledger.take_memory(sleeper->record));
+  CHECK(held(fixture, *sleeper) == 0);
+  other->ledger->give_back(0, 400 * kMiB);
+  CHECK(fixture.ledger.take_memory(sleeper->record));
+  CHECK(held(fixture, *sleeper) == 700 * kMiB);
+  CHECK_FALSE(other->ledger->reserve(0, 200 * kMiB));
+  // It is charged as before: a free is of its own memory.
+  sleeper->ledger->give_back(0, 700 * kMiB);
+  CHECK(held(fixture, *sleeper) == 0);
+}
+
+TEST_CASE("a suspended session and its tenant's other sessions are within the tenant's limit together") {
+  Fixture fixture({tenant("anna", 0, 500 * kMiB)});
+  auto sleeper = fixture.begin("anna"), other = fixture.begin("anna");
+  REQUIRE(sleeper->ledger->reserve(0, 400 * kMiB));
+  fixture.ledger.release_memory(sleeper->record);
+  CHECK(other->ledger->reserve(0, 300 * kMiB));
+  CHECK_FALSE(fixture.ledger.take_memory(sleeper->record));
+  CHECK(other->ledger->reserve(0, 200 * kMiB));
+  other->ledger->give_back(0, 400 * kMiB);
+  CHECK(fixture.ledger.take_memory(sleeper->record));
+  CHECK_FALSE(other->ledger->reserve(0, 1));
+}
+
+TEST_CASE("a session returns on all its devices or on none") {
+  Fixture fixture({tenant("anna", 0, 0), tenant("ben", 0, 0)});
+  auto sleeper = fixture.begin("anna", {0, 1}), other = fixture.begin("ben", {1});
+  REQUIRE(sleeper->ledger->reserve(0, 600 * kMiB));
+  REQUIRE(sleeper->ledger->reserve(1, 600 * kMiB));
+  CHECK(fixture.ledger.release_memory(sleeper->record) == 1200 * kMiB);
+  REQUIRE(other->ledger->reserve(1, 600 * kMiB));
+  CHECK_FALSE(fixture.ledger.take_memory(sleeper->record));
+  CHECK(held(fixture, *sleeper) == 0);
+  other->ledger->give_back(1, 600 * kMiB);
+  CHECK(fixture.ledger.take_memory(sleeper->record));
+  CHECK(fixture.ledger.held_bytes(sleeper->record.number, sleeper->record.tenant_id, 1) == 600 * kMiB);
+}
+
+TEST_CASE("a reservation of a suspended session is others' too, and a user's bound holds at its return") {
+  TenantConfiguration course = tenant("course", 0, 0);
+  course.each_user.memory_limit_bytes = 500 * kMiB;
+  Fixture fixture({course, tenant("ben", 0, 0)});
+  auto sleeper = fixture.begin("course", {0}, 400 * kMiB, "anna"), again = fixture.begin("course", {0}, 0, "anna"),
+       other = fixture.begin("ben");
+  REQUIRE(sleeper->ledger->reserve(0, 100 * kMiB));
+  CHECK(fixture.ledger.release_memory(sleeper->record) == 400 * kMiB);
+  CHECK(again->ledger->reserve(0, 200 * kMiB));
+  CHECK(other->ledger->reserve(0, 700 * kMiB));
+  other->ledger->give_back(0, 700 * kMiB);
+  CHECK_FALSE(fixture.ledger.take_memory(sleeper->record));
+  again->ledger->give_back(0, 200 * kMiB);
+  CHECK(fixture.ledger.take_memory(sleeper->record));
+}
+
+TEST_CASE("memory that sessions share stays, and a suspended session that ends leaves nothing") {
+  Fixture fixture({tenant("anna", 0, 0)});
+  auto exporter = fixture.begin("anna"), importer = fixture.begin("anna"), sleeper = fixture.begin("anna");
+  REQUIRE(exporter->ledger->reserve(0, kMiB));
+  exporter->ledger->share(0, kMiB);
+  importer->ledger->note_import();
+  CHECK(fixture.ledger.why_not_released(exporter->record) == "it shares device memory with other sessions");
+  CHECK(fixture.ledger.why_not_released(importer->record) == "it shares device memory with other sessions");
+  REQUIRE(sleeper->ledger->reserve(0, 500 * kMiB));
+  fixture.ledger.release_memory(sleeper->record);
+  fixture.ledger.ended(sleeper->record);
+  auto next = fixture.begin("anna");
+  CHECK(next->ledger->used(0) == 0);
+  REQUIRE(next->ledger->reserve(0, 500 * kMiB));
+  CHECK(held(fixture, *next) == 500 * kMiB);
+}
+
+}  // namespace gpuwire::server
