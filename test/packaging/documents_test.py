@@ -1,5 +1,6 @@
 """The documents: none is missing from an index, no link or path leads nowhere, and the messages that troubleshooting.md
-explains are those of the sources, in both directions. SAYING below says which of the sources' messages are a user's."""
+and suspending.md explain are those of the sources, in both directions. SAYING below says which of the sources' messages
+are a user's."""
 
 import glob
 import json
@@ -21,23 +22,34 @@ NAMES_OF_OTHERS = {"README.md", "docs/compatibility.md"}
 # Texts of the C library, not of gpuwire.
 FOREIGN = {"unknown host"}
 # The messages for users are found by a rule: the sentences (with two spaces or more) among the literal arguments of
-# these calls in these folders. A message is a line of the client in a program, a refusal of a connection or login, an
-# error of a command, a mistake in a configuration file or option, or a warning or error in the server's log. The rule
-# excludes errors between the server's own processes (tl::unexpected elsewhere), which a user sees at the end of another
-# message, and answers of CUDA, NVML and nvidia-smi in NVIDIA's words.
+# these calls in these folders, in what is assigned there to a reason, and in some folders in what is returned. A
+# message is a line of the client in a program, a refusal of a connection or login, the reason of a wait or of an end,
+# an error of a command, a mistake in a configuration file or option, a line of the notebook's extension, or a warning
+# or error in the server's log. The rule excludes errors between the server's own processes (tl::unexpected elsewhere),
+# which a user sees at the end of another message, and answers of CUDA, NVML and nvidia-smi in NVIDIA's words.
 LINES = r"log_stderr|send_answer|not_ready|refuse|refuse_all|refused|end|close"
-ERRORS = r"tl::unexpected|fail|failed|wrong|ValidationError|std::fprintf|push_back|emplace_back"
+ERRORS = r"tl::unexpected|(?:\w+_)?fail(?:ed)?|Fail(?:ed|ure)|wrong|ValidationError|std::fprintf|push_back|emplace_back"
 LOG = r"spdlog::warn|spdlog::error|spdlog::critical"
 # The web page's answers to its visitors.
 PAGE = LINES + "|" + ERRORS + "|message|sign_in_form"
+ASSIGNED = r"|\b\w*(?:why|reason|cause|error|message)\w* = (?=[^;]*\")"
+RETURNED = r"|\breturn (?=fmt::format|\")"
+PYTHON = r"\bprint\(|\breturn (?=\(?f?\"|None, )"
 SAYING = {
-    LINES + "|" + ERRORS: ("client_stub/account", "client_stub/driver", "client_stub/launcher", "client_stub/session",
-                           "command_line", "server/identity", "server/cli", "server/config", "protocol/units"),
-    LINES + "|emplace_back": ("client_stub/nvml", "server/broker", "server/host_guard", "server/login",
-                              "protocol/resume", "protocol/tls"),
-    PAGE: ("server/control/web", "server/web"),
-    LOG: ("server",),
+    rf"\b(?:{LINES}|{ERRORS})\(" + ASSIGNED:
+        ("client_stub/account", "client_stub/driver", "client_stub/launcher", "client_stub/session", "command_line",
+         "server/broker", "server/cli", "server/config", "server/identity", "protocol/units"),
+    rf"\b(?:{LINES}|emplace_back)\(" + ASSIGNED:
+        ("client_stub/nvml", "server/host_guard", "server/login", "protocol/resume"),
+    rf"\b(?:{LINES}|{ERRORS})\(|\bObstacle\{{" + ASSIGNED + RETURNED:
+        ("protocol/tls", "scheduler", "server/broker/admission"),
+    rf"\b(?:{LINES})\(" + ASSIGNED + RETURNED: ("server/gpu_scheduler", "server/ledger", "server/worker"),
+    rf"\b(?:{PAGE})\(" + ASSIGNED: ("server/control/web", "server/web"),
+    rf"\b(?:{LOG})\(": ("server",),
 }
+SAYING_IN_PYTHON = {PYTHON: ("client_stub/notebook",)}
+# The pages that explain them: suspending.md has the reasons for which a session is not suspended.
+EXPLAINING = ("troubleshooting.md", "suspending.md")
 REFUSALS = r"|RefusalCode::\w+,\s*\"\w+\","
 # Messages that need no row, with the reason.
 UNEXPLAINED = {
@@ -61,6 +73,20 @@ UNEXPLAINED = {
     "Session ... of ...: ...",
     # A child of a program that forked has no session, as natively; the parent's goes on.
     "the program was forked by one that uses it",
+    # Parts of explained messages: of a guarantee or of a session that an earlier server has noted, of a place in the
+    # queue, of a certificate's day, of the reasons of an end.
+    "there is no device", "a guarantee of", "bytes above the limit of", "guarantees of", "bytes in all on device",
+    ": a guarantee above its limit", ": allowances of", "bytes, and it has", ": guarantees of",
+    "a share without a session", "a share without a kind", "a session with ... devices", "an identity of ... bytes",
+    "a session without a number", "place ... of ... in the queue", ", and enough on ... only", "an unreadable day",
+    "the session has ended", "the session has ended:", "it is not needed", "... (process ... on ..., release ...)",
+    # Mistakes of gpuwire's own books, which only tests look for.
+    "session ... has a device twice", "session ... has a device that there is not",
+    "device ... is promised beyond its memory", "place ... of the queue is not in order", "session ... waits and runs",
+    "session ... was overtaken ... times",
+    # A lane that is refused: the session goes on with its other connections.
+    "the connection that the lane is for is not the session's any more", "... lanes where ... are allowed",
+    "lane ... of ...", "lanes of an older set", "a lane that there is already",
 }
 # Internal variables: between the server's own processes, and between Slurm's plug-in and its scripts.
 OWN_VARIABLES = {
@@ -123,7 +149,7 @@ def all_literals():
             for name in names:
                 if name.endswith((".cpp", ".hpp", ".py", ".inc")):
                     with open(os.path.join(folder, name), encoding="utf-8") as file:
-                        text = re.sub(r'"\s*\n\s*"', "", file.read())
+                        text = re.sub(r'"\s*\n\s*f?"' if name.endswith(".py") else r'"\s*\n\s*"', "", file.read())
                     found.append("\n".join(re.findall(r'"((?:[^"\\\n]|\\.)*)"', text)).replace('\\"', '"'))
     return "\n".join(found)
 
@@ -140,28 +166,56 @@ def literals(text):
     return [one.replace('\\"', '"') for one in re.findall(r'"((?:[^"\\\n]|\\.)*)"', text)]
 
 
+def messages():
+    """Returns the messages that the pages explain."""
+    return [one for page in EXPLAINING for one in explained(read("docs", page))]
+
+
 def with_dots(text):
     """Replaces the placeholders of a format by the dots of a message."""
     return re.sub(r"\{[^{}]*\}|%[a-z0-9.*]*[sdu]", "...", text)
 
 
-def said(text, calls=LINES):
+def literals_of(text, start):
+    """Returns the literals from `start` to the end of the call's arguments; behind no bracket, to that of the
+    statement."""
+    depth, end, quoted, is_call = 1, start, False, text[start - 1] in "({"
+    while end < len(text) and depth and (is_call or quoted or text[end] != ";"):
+        if quoted:
+            end += text[end] == "\\"
+            quoted = text[end] != '"'
+        else:
+            quoted = text[end] == '"'
+            depth += (text[end] in "({") - (text[end] in ")}")
+        end += 1
+    return literals(text[start:end])
+
+
+def is_sentence(text):
+    return text.count(" ") >= 2
+
+
+def said(text, calls=rf"\b(?:{LINES})\("):
     """Returns the sentences in the arguments of calls that print messages."""
     text = re.sub(r'"\s*\n\s*"', "", re.sub(r"//[^\n]*", "", text))
-    for found in re.finditer(rf"\b(?:{calls})\(" + REFUSALS, text):
-        depth, end, quoted = 1, found.end(), False
-        while end < len(text) and depth:
-            if quoted:
-                end += text[end] == "\\"
-                quoted = text[end] != '"'
-            else:
-                quoted = text[end] == '"'
-                depth += (text[end] in "({") - (text[end] in ")}")
-            end += 1
-        for one in literals(text[found.end():end]):
-            sentence = with_dots(re.sub(r"^gpuwire(?: (?:[\w-]+|%s))?: |\\n$", "", re.sub(r"\\n$", "", one)))
-            if sentence.count(" ") >= 2:
-                yield sentence
+    for found in re.finditer(calls + REFUSALS, text):
+        for one in literals_of(text, found.end()):
+            yield with_dots(re.sub(r"^gpuwire(?: (?:[\w-]+|%s))?: |\\n$", "", re.sub(r"\\n$", "", one)))
+
+
+def said_in_python(text, calls):
+    """Returns the sentences of a script: those in a statement of one line, or of lines with one literal each."""
+    text = re.sub(r'"\s*\n\s*f?"', "", text)
+    for found in re.finditer(rf"^[^\n#]*(?:{calls})([^\n]*)", text, re.M):
+        for one in literals(found[1]):
+            yield with_dots(one.removeprefix("gpuwire: "))
+
+
+def sentences():
+    """Returns the sentences that users are told."""
+    read_by = ((SAYING, (".cpp", ".hpp"), said), (SAYING_IN_PYTHON, (".py",), said_in_python))
+    return {one for rules, endings, find in read_by for calls, folders in rules.items()
+            for text in sources(folders, endings) for one in find(text, calls) if is_sentence(one)}
 
 
 def parts_of(message):
@@ -256,29 +310,35 @@ class Documents(unittest.TestCase):
 
     def test_every_message_that_is_explained_is_in_the_sources(self):
         texts = with_dots(all_literals())
-        messages = [message for message in explained(read("docs", "troubleshooting.md")) if message not in FOREIGN]
-        self.assertGreater(len(messages), 50)
-        missing = [
-            message for message in messages if any(part not in texts for part in parts_of(message))
-        ]
+        there = [message for message in messages() if message not in FOREIGN]
+        self.assertGreater(len(there), 50)
+        missing = [message for message in there if any(part not in texts for part in parts_of(message))]
         self.assertEqual(missing, [])
 
     def test_every_message_that_a_user_is_told_is_explained(self):
         # Single words would be found in any text.
-        messages = [
-            message for message in explained(read("docs", "troubleshooting.md"))
-            if sum(map(len, parts_of(message))) >= 9
-        ]
-        sentences = {one for calls, folders in SAYING.items() for text in sources(folders, (".cpp", ".hpp"))
-                     for one in said(text, calls)}
-        self.assertGreater(len(sentences), 150)
-        self.assertEqual(sorted(one for one in sentences if not is_explained(one, messages)), [])
-        self.assertEqual({one for one in UNEXPLAINED if one not in {each.strip() for each in sentences}}, set())
+        there = [message for message in messages() if sum(map(len, parts_of(message))) >= 9]
+        told = sentences()
+        self.assertGreater(len(told), 300)
+        self.assertEqual(sorted(one for one in told if not is_explained(one, there)), [])
+        self.assertEqual({one for one in UNEXPLAINED if one not in {each.strip() for each in told}}, set())
+
+    def test_the_rule_finds_a_message_wherever_it_is_made(self):
+        rules = {folder: calls for calls, folders in SAYING.items() for folder in folders}
+        for folder, text in (("server/cli", 'return users_failed("no lodger is there");'),
+                             ("server/identity", 'return Failure(fmt::format("no lodger is there"));'),
+                             ("protocol/tls", 'return Failed("no lodger is there");'),
+                             ("server/identity", 'refused.reason = fmt::format("no lodger is there", x);'),
+                             ("scheduler", 'else obstacle.why = "no lodger is there";'),
+                             ("scheduler", 'return Obstacle{fmt::format("no lodger is there"), true};')):
+            self.assertIn("no lodger is there", list(said(text, rules[folder])), text)
+        self.assertEqual(list(said_in_python('    return None, f"no {lodger} is there"\n', PYTHON)),
+                         ["no ... is there"])
 
     def test_a_message_without_a_line_would_be_found(self):
         found, = said('if (lost) log_stderr(fmt::format("the server has no "\n    "lodger {}", name()));')
         self.assertEqual(found, "the server has no lodger ...")
-        self.assertFalse(is_explained(found, list(explained(read("docs", "troubleshooting.md")))))
+        self.assertFalse(is_explained(found, list(messages())))
 
     def test_every_variable_that_is_read_is_in_the_list(self):
         listed = set(re.findall(r"`(GPUWIRE_\w+)`", read("docs", "cli.md")))
