@@ -202,8 +202,9 @@ Json WebAnswers::end(const Json& request, const WebVisitor& visitor) {
   const bool own = session != now.sessions.end() && may_end(visitor, *session);
   const std::string reason = fmt::format("ended on the web page by {}", name_of(visitor));
   if (!own || !sources_.end_session(id, reason)) return failed_answer(fmt::format("there is no session {}", id));
-  if (sources_.audit)
-    sources_.audit("end_asked", {{"session", id}, {"tenant", session->tenant}, {"by", "web page"}, {"reason", reason}});
+  LogFields fields{{"session", id}, {"tenant", session->tenant}, {"by", "web page"}, {"reason", reason}};
+  if (!session->user.empty()) fields["user"] = session->user;
+  if (sources_.audit) sources_.audit("end_asked", fields);
   snapshot_.reset();
   return {{"ok", true}, {"ended", 1}};
 }

@@ -15,6 +15,7 @@ namespace {
 struct Page {
   Snapshot snapshot = sample_snapshot();
   std::vector<std::string> done;
+  LogFields audited;  // the fields of the last event
   std::chrono::steady_clock::time_point now{std::chrono::hours(100)};
   WebAnswers answers{
       {.snapshot = [this] { return snapshot; },
@@ -23,7 +24,11 @@ struct Page {
              done.push_back(std::to_string(session) + ": " + reason);
              return true;
            },
-       .audit = [this](std::string_view event, const LogFields&) { done.emplace_back(event); }},
+       .audit =
+           [this](std::string_view event, const LogFields& fields) {
+             done.emplace_back(event);
+             audited = fields;
+           }},
       {.of_token = [](const std::string& token) -> WebCredentials::Owner {
          if (token == "wrong") return tl::unexpected(std::string("no token"));
          const size_t slash = token.find('/');  // as in "course/anna"
@@ -106,6 +111,8 @@ TEST_CASE("a user of a tenant ends its own sessions and no other user's, and lea
   CHECK(end("course"));
   CHECK(std::ranges::count(page.done, std::to_string(session) + ": ended on the web page by tenant course/anna") == 1);
   CHECK(std::ranges::count(page.done, "end_asked") == 2);
+  CHECK(page.audited["tenant"] == "course");
+  CHECK(page.audited["user"] == "anna");
   const Json answer = page.ask({{"command", "view"}, {"ticket", page.ticket("course/ben")}});
   CHECK(answer["user"] == "ben");
   CHECK(answer["snapshot"]["sessions"].size() == 1);
