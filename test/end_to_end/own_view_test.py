@@ -1,6 +1,7 @@
 """A tenant's view of its own sessions from its own machine: `gpuwire queue`, `top` and `usage`."""
 
 import csv
+import datetime
 import io
 import json
 import os
@@ -13,14 +14,7 @@ import tenants_test
 from tenants_test import GPUWIRE
 
 
-class OwnView(tenants_test.Tenants):
-    server_keys = "sessions_per_gpu_max = 1\ngpus = [0]"
-
-    def setUp(self):
-        self.audit = os.path.join(self.folder.name, f"{self.id()}.audit")
-        type(self).server_keys = f'sessions_per_gpu_max = 1\ngpus = [0]\naudit_log = "{self.audit}"'
-        super().setUp()
-
+class Views(tenants_test.Tenants):
     def ask(self, tenant, view, *options):
         return subprocess.run([GPUWIRE, view, "--server", self.server.address, *options], capture_output=True,
                               text=True, timeout=RUN_LIMIT_SECONDS, env=self.environment(tenant))
@@ -29,6 +23,49 @@ class OwnView(tenants_test.Tenants):
         ran = self.ask(tenant, view, *options)
         self.assertEqual(ran.returncode, 0, ran.stderr + self.log()[-3000:])
         return ran.stdout
+
+
+class OwnBounds(Views):
+    """`gpuwire info` of tenants whose classes, weights, limits and credentials' ends differ."""
+
+    tenant_keys = {
+        "anna": 'class = "interactive"\nweight = 2.5\nsessions_max = 3\nhost_memory = "2GiB"\nmemory.limit = "512MiB"\n'
+                'memory.guaranteed = "256MiB"\nbudget = "20h/month"\nbudget_hard = true\n',
+        "ben": 'class = "batch"\n',
+    }
+
+    def test_info_has_the_values_of_the_configuration_and_of_the_register(self):
+        text = self.told("anna", "info", "--quick")
+        self.assertIn("\ntenant      anna, class interactive, weight 2.5\n", text)
+        # Sessions of `gpuwire info` count: this one, and an earlier one that may still be ending.
+        self.assertRegex(text, r"\nsessions    [012] of 3 run, 0 wait\n")
+        for gpu in (0, 1):
+            self.assertRegex(text, rf"\nmemory      GPU {gpu}: \d+ MiB of 512 MiB, 256 MiB guaranteed\n")
+        self.assertRegex(text, r"\nhost memory \d+ MiB of 2\.0 GiB\n")
+        self.assertIn("\nbudget      the tenant: ", text)
+        self.assertIn(" 20 h left; beyond it programs wait\n", text)
+        with open(os.path.join(self.identity, "register.json"), encoding="utf-8") as file:
+            ends = {one["tenant"]: one["expires"] for one in json.load(file)["credentials"]}
+        for tenant, service_class, weight, sessions_max in (("anna", "interactive", 2.5, 3), ("ben", "batch", 1, 0)):
+            mine = json.loads(self.told(tenant, "info", "--quick", "--json"))["tenant"]
+            self.assertEqual((mine["name"], mine["class"], mine["weight"], mine["sessions_max"]),
+                             (tenant, service_class, weight, sessions_max))
+            end = datetime.datetime.fromisoformat(ends[tenant].replace("Z", "+00:00"))
+            self.assertEqual(mine["identity_expires_unix_s"], end.timestamp())
+            bounded = tenant == "anna"
+            self.assertEqual([(one["memory_limit_bytes"], one["memory_guaranteed_bytes"]) for one in mine["devices"]],
+                             [(512 << 20, 256 << 20) if bounded else (0, 0)] * 2)
+            self.assertEqual((mine["budget_ns"], mine["budget_hard"]),
+                             (20 * 3600 * 10**9 if bounded else 0, bounded))
+
+
+class OwnView(Views):
+    server_keys = "sessions_per_gpu_max = 1\ngpus = [0]"
+
+    def setUp(self):
+        self.audit = os.path.join(self.folder.name, f"{self.id()}.audit")
+        type(self).server_keys = f'sessions_per_gpu_max = 1\ngpus = [0]\naudit_log = "{self.audit}"'
+        super().setUp()
 
     def test_a_tenant_sees_its_own_programs_and_places_and_nobody_elses(self):
         anna = self.start_as("anna")

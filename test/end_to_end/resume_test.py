@@ -122,6 +122,10 @@ class ResumeCase(unittest.TestCase):
         with open(self.audit, encoding="utf-8") as lines:
             return sum(all(word in line for word in words) for line in lines)
 
+    def events(self, name):
+        with open(self.audit, encoding="utf-8") as lines:
+            return [event for event in map(json.loads, lines) if event["event"] == name]
+
     def way(self, cuts, seed, **extra):
         way = UnreliableWay(self.server.address, cuts, seed, CUT_BYTES, **extra)
         self.addCleanup(way.close)
@@ -461,6 +465,24 @@ class Endings(ResumeCase):
                    "the end of the session")
         wait_for_answer(lambda: self.audited('"event":"detached"'), detached + 1, "the loss of the connection")
 
+    def test_a_program_whose_grace_is_over_is_told_the_reason_that_the_server_has_noted(self):
+        way = self.way(0, SEED)
+        running = start(way.address, "neighbour")
+        self.addCleanup(running.communicate)
+        self.addCleanup(running.kill)
+        self.assertEqual(running.stdout.readline(), "working\n")
+        session, = (one["session"] for one in self.events("begun") if one["program"] == "neighbour")
+        way.block()
+        wait_until(lambda: [one for one in self.events("ended") if one["session"] == session], RUN_LIMIT_SECONDS,
+                   "the end of the session")
+        ended, = (one for one in self.events("ended") if one["session"] == session)
+        self.assertEqual(ended["cause"], "resume_grace")
+        self.assertIn("the client did not come back within ", ended["reason"])
+        way.unblock()
+        out, err = running.communicate(timeout=RUN_LIMIT_SECONDS)
+        self.assertNotEqual(running.returncode, 0, out)
+        self.assertRegex(err, "the session does not go on: .*the session has ended: " + re.escape(ended["reason"]))
+
     def test_a_worker_that_died_is_one_error_and_one_line(self):
         copier = start(self.server.address, "endless_copies")
         self.assertEqual(copier.stdout.readline(), "copying\n")
@@ -470,6 +492,36 @@ class Endings(ResumeCase):
         self.assertIn("cudaError", out)
         self.assertEqual(sum(line.startswith("gpuwire") for line in err.splitlines()), 1, err)
         self.assertIn("the session has ended: its process ended with signal 9", err)
+
+
+class Losses(ResumeCase):
+    """The client and the server describe a lost connection alike: the connection ends without a goodbye."""
+
+    GRACE = "2h"
+    HANG_UP_SECONDS = 3600
+    SERVER_WORDS = f'open_tenant = "open"\nhang_up_grace = "{HANG_UP_SECONDS}s"\n'
+
+    def test_both_tell_the_same_time_and_the_same_cause_and_a_session_that_has_returned_goes_on(self):
+        way = self.way(0, SEED)
+        running = start(way.address, "neighbour")
+        self.addCleanup(running.communicate)
+        self.addCleanup(running.kill)
+        self.assertEqual(running.stdout.readline(), "working\n")
+        way.block()
+        line = running.stderr.readline()
+        told = re.search(r"the connection was lost \((.+?)(?:; now: .+)?\); trying for (\d+) s to reconnect$", line)
+        self.assertTrue(told, line)
+        wait_until(lambda: self.audited('"event":"detached"'), RUN_LIMIT_SECONDS, "the loss, audited")
+        lost, = self.events("detached")
+        self.assertEqual(told[1], lost["reason"])
+        # The client's line comes later than the server's, and before half of the time is over.
+        self.assertLessEqual(int(told[2]), lost["seconds_left"])
+        self.assertLessEqual(lost["seconds_left"], self.HANG_UP_SECONDS)
+        self.assertGreater(int(told[2]), self.HANG_UP_SECONDS / 2)
+        way.unblock()
+        self.assertRegex(running.stderr.readline(), r"connected again after \d+\.\d s; the session goes on$")
+        out, err = running.communicate(timeout=RUN_LIMIT_SECONDS)
+        self.assertTrue(out.rstrip().endswith("PASSED"), out + err)
 
 
 class Detached(ServerCase):

@@ -47,12 +47,14 @@ class Users(unittest.TestCase):
                           self.path("bundles"), "--token", "--server", self.address)
 
     def configure(self, keys):
+        self.write(f'[tenants.course]\nclass = "interactive"\n{keys}\n')
+
+    def write(self, tenants):
         with open(self.file, "w", encoding="utf-8") as file:
             file.write(
                 f'[server]\nlisten = "{self.address}"\naudit_log = "{self.audit}"\nbudget_file ='
                 f' "{self.path("budgets")}"\ncontrol_socket = "{self.path("control")}"\nruntime_directory ='
-                f' "{self.path("runtime")}"\n[tls]\ndirectory = "{self.path("identity")}"\n'
-                f'[tenants.course]\nclass = "interactive"\n{keys}\n'
+                f' "{self.path("runtime")}"\n[tls]\ndirectory = "{self.path("identity")}"\n{tenants}'
             )
 
     def start(self):
@@ -133,6 +135,30 @@ class Users(unittest.TestCase):
                              env=self.environment(user))
         self.assertEqual(ran.returncode, 0, ran.stderr)
         return ran.stdout
+
+    def test_the_lines_and_certificates_that_are_written_for_a_list_serve_its_users(self):
+        with open(self.path("students.txt"), "w", encoding="utf-8") as file:
+            file.write("anna\nben  # the second\n")
+        made = self.admin("users", "add", "--tenant", "course", "--from", self.path("students.txt"), "--out",
+                          self.path("bundles"), "--server", "tls://" + self.address, "--budget", "20h/month",
+                          "--sessions-max", "2")
+        self.assertIn("2 made", made)
+        self.assertEqual(sorted(os.listdir(self.path("bundles", "anna"))), ["config.toml", "identity.pem"])
+        with open(self.path("bundles", "server.toml"), encoding="utf-8") as file:
+            self.write(file.read())
+        self.start()
+        programs = {user: self.program(user) for user in ("anna", "ben")}
+        for user, program in programs.items():
+            self.works(program)
+            self.assertEqual(self.class_of(user), "batch")
+        bounds = {user["name"]: (user["sessions_max"], user["budget_ns"]) for user in self.tenant()["users"]}
+        self.assertEqual(bounds, {user: (2, 20 * 3600 * SECOND_NS) for user in programs})
+        with open(self.audit, encoding="utf-8") as lines:
+            begun = [event for event in map(json.loads, lines) if event["event"] == "begun"]
+        self.assertEqual({(event["user"], event["identified_by"]) for event in begun},
+                         {(user, "tls certificate") for user in programs})
+        for program in programs.values():
+            self.passes(program)
 
     def test_a_users_budget_falls_alone_outlives_a_kill_and_what_is_billed_is_what_was_charged(self):
         self.assertIn("2 made", self.make_users("anna", "ben"))

@@ -20,6 +20,8 @@ except ImportError:
 
 BUILD, SOURCE, VERSION = os.environ["GPUWIRE_BUILD"], os.environ["GPUWIRE_SOURCE"], os.environ["GPUWIRE_VERSION"]
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "machine"))
+sys.path.insert(0, os.path.join(SOURCE, "test", "support"))
+from gpuwire_server import Server  # noqa: E402
 from machine import Machine, why_not  # noqa: E402
 
 PROGRAM = os.path.join(BUILD, "test_programs", "neighbour")
@@ -92,6 +94,12 @@ class Image:
         self.command = yaml.safe_load(arguments)
 
 
+def secret_files():
+    """Returns the files that the recipe for Kubernetes puts into the server's secret."""
+    made, = re.findall(r"secret generic gpuwire-identity (.*)", text_of("docs", "recipes", "kubernetes.md"))
+    return re.findall(r"--from-file=(\S+)", made)
+
+
 def containers(manifest):
     for one in manifest:
         pod = one["spec"] if one["kind"] == "Pod" else one["spec"].get("template", {}).get("spec")
@@ -146,6 +154,44 @@ class Manifests(unittest.TestCase):
         self.assertEqual(variables["GPUWIRE_SERVER"],
                          f"{names['name']}.{names['namespace']}.svc:{service['spec']['ports'][0]['port']}")
 
+
+    @unittest.skipUnless(os.path.exists(os.path.join(BUILD, "bin", "gpuwire")), "gpuwire was not built")
+    def test_a_server_starts_from_the_files_of_the_secret_alone(self):
+        daemon, _ = self.manifest("server.yaml")
+        copy, = daemon["spec"]["template"]["spec"]["initContainers"]
+        self.assertEqual(copy["command"][:2], ["sh", "-c"])
+        gpuwire = os.path.join(BUILD, "bin", "gpuwire")
+        with tempfile.TemporaryDirectory(prefix="gpuwire-secret-") as folder:
+
+            def path(*names):
+                return os.path.join(folder, *names)
+
+            for words in (["init", "--host", "127.0.0.1"], ["add-tenant", "anna", "--out", path("anna.pem")]):
+                subprocess.run([gpuwire, "admin", "--directory", path("host"), *words], check=True,
+                               capture_output=True, timeout=LIMIT_SECONDS)
+            for name in ("secret", "identity"):
+                os.mkdir(path(name))
+            # A mounted secret has links.
+            for name in secret_files():
+                os.symlink(path("host", name), path("secret", name))
+            script = copy["command"][2].replace("/secret", path("secret")).replace("/identity", path("identity"))
+            subprocess.run(["sh", "-c", script], check=True, timeout=LIMIT_SECONDS)
+            self.assertEqual(sorted(os.listdir(path("identity"))), sorted(secret_files()))
+            self.assertNotIn("ca.key", secret_files())
+            configuration = text_of("packaging", "docker", "server.toml")
+            for old, new in (("/etc/gpuwire/identity", path("identity")), ("0.0.0.0:9750", "127.0.0.1:0"),
+                             ("0.0.0.0:9751", "127.0.0.1:0"), ("/var/log/gpuwire", path())):
+                self.assertIn(old, configuration)
+                configuration = configuration.replace(old, new)
+            with open(path("server.toml"), "w", encoding="utf-8") as file:
+                file.write(configuration)
+            with Server(BUILD, ["--config", path("server.toml"), "--device", "software", "--module-cache",
+                                "none"]) as server:
+                asked = subprocess.run([gpuwire, "info", "--quick", "--identity", path("anna.pem"), "--server",
+                                        "tls://" + server.address], capture_output=True, text=True,
+                                       timeout=LIMIT_SECONDS, check=False)
+                self.assertEqual(asked.returncode, 0, asked.stderr + "".join(server.log))
+                self.assertIn("\ntenant      anna, ", asked.stdout)
 
     def test_a_changed_secret_reaches_the_servers_folder(self):
         daemon, _ = self.manifest("server.yaml")
@@ -204,6 +250,7 @@ class Manifests(unittest.TestCase):
                 made.add((created[2].split()[0], created[1] or "default", created[3]))
                 files = re.findall(r"--from-file=(\S+)", created[4])
                 if created[3] == "gpuwire-identity":  # the files that a server reads, without those that make tenants
+                    self.assertEqual(files, secret_files())
                     self.assertEqual(files, ["ca.pem", "server.pem", "server.key", "register.json"])
                 elif "=" not in files[0]:
                     self.assertEqual(files, ["packaging/docker/server.toml"])
@@ -234,7 +281,7 @@ class Dockerfiles(unittest.TestCase):
             for words in (["init", "--host", "gpuhost"], ["add-tenant", "anna", "--out", bundle]):
                 subprocess.run([os.path.join(BUILD, "bin", "gpuwire"), "admin", "--directory", identity, *words],
                                check=True, capture_output=True, timeout=LIMIT_SECONDS)
-            for name in os.listdir(identity):
+            for name in secret_files():
                 server.machine.put(os.path.join(identity, name), "/etc/gpuwire/identity/" + name, 0o600)
             serving = server.machine.start(*server.entrypoint, *server.command)
             self.addCleanup(server.machine.stop, serving)
