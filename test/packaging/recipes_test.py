@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import sys
 import tempfile
 import textwrap
@@ -24,9 +25,8 @@ PACKAGES = os.path.join(BUILD, "packages")
 RECIPES = os.path.join(SOURCE, "docs", "recipes")
 ADDRESS = "192.0.2.1"
 HOME = "/home/anna"
-# Elsewhere: containers_test.py reads the manifests and does what the Dockerfiles say; test/slurm has a Slurm; a client
-# with the socket alone: end_to_end/shared_memory_test.py.
-TESTED_ELSEWHERE = {"kubernetes.md", "unix_socket.md"}
+# Elsewhere: containers_test.py reads the manifests and does what the Dockerfiles say; test/slurm has a Slurm.
+TESTED_ELSEWHERE = {"kubernetes.md"}
 
 # Replaces a CUDA program in Python, a kernel or a service: prints the name of its GPU.
 PYTHON_PROGRAM = """
@@ -109,21 +109,26 @@ class Lab(unittest.TestCase):
         machine.put(package("gpuwire-client_"), "/run/client.deb")
         return machine
 
-    def serve(self, configuration=None):
+    def serve(self, configuration=None, with_tls=False, prepare=lambda host: None):
         host = self.make()
+        prepare(host)
         host.put(package("gpuwire-server_"), "/run/server.deb")
         host.run("dpkg", "--install", "/run/client.deb", "/run/server.deb")
         host.run("ip", "address", "add", ADDRESS + "/32", "dev", "lo")
         host.run("gpuwire", "admin", "init", "--host", "gpuhost")
         host.run("gpuwire", "admin", "add-tenant", "anna", "--out", "/root/anna.pem")
         host.write("/root/server.toml", configuration or '[server]\nlisten = "0.0.0.0:9750"\n[tenants.anna]\n')
-        tls = "" if configuration else '[tls]\ndirectory = "/etc/gpuwire/identity"\n'
+        tls = "" if configuration and not with_tls else '[tls]\ndirectory = "/etc/gpuwire/identity"\n'
         host.write("/root/server.toml", host.read("/root/server.toml") + tls)
+        self.start_server(host)
+        return host
+
+    def start_server(self, host):
         serving = host.start("gpuwire", "serve", "--config", "/root/server.toml", "--device", "software",
                              "--software-memory", "80GiB", "--module-cache", "none")
         self.addCleanup(host.stop, serving)
         self.assertIn("listening on", serving.stdout.readline())
-        return host
+        self.serving = serving
 
     def client(self, host, installed=True, same_network=True):
         machine = self.make(of_network=host if same_network else None)
@@ -208,29 +213,89 @@ class Recipes(Lab):
             self.assert_remote(self.type(machine, f"export {of_terminals}; {line}"))
         self.assert_remote(self.type(machine, f"export {' '.join(file.split())}; python train.py"))
 
+    def docker_run(self, line):
+        """Returns what a command `docker run` says: the mounts (source, target), the environment, the other options,
+        and the image with the command."""
+        words = shlex.split(line.replace("\\\n", " ").replace("$HOME", HOME).replace("$(id -u)", "anna"))
+        self.assertEqual(words[:3], ["docker", "run", "--rm"])
+        mounts, environment, others, rest = [], {}, {}, words[3:]
+        while rest[0].startswith("-"):
+            option, value, *rest = rest
+            if option == "-e":
+                environment.update([value.split("=", 1)])
+            elif option == "-v":
+                source, target, mode = value.split(":")
+                self.assertEqual(mode, "ro")
+                mounts.append((source, target))
+            else:
+                others[option] = value
+        return mounts, environment, others, rest
+
+    def copy_between(self, owner, source, container, target):
+        """Keeps owner and mode, like a mount."""
+        with tempfile.TemporaryDirectory(prefix="gpuwire-mount-", dir="/dev/shm") as folder:
+            owner.run("cp", "-a", source, folder + "/it")
+            container.run("mkdir", "-p", os.path.dirname(target))
+            container.run("cp", "-a", "--no-target-directory", folder + "/it", target)
+
+    def test_unix_socket_md_s_container_has_the_gpu_by_the_socket_s_folder_alone(self):
+        (_, configuration), (_, mounted), (_, pod) = blocks("unix_socket.md")
+        mounts, environment, others, (_, *command) = self.docker_run(mounted)
+        self.assertEqual(others, {"--network": "none", "--user": "anna"})
+        of_socket, = (source for source, _ in mounts if source.startswith("/run/"))
+        # The lines for Kubernetes have the same folder and socket.
+        self.assertIn(f'value: "{environment["GPUWIRE_SERVER"]}"', pod)
+        self.assertIn(f"mountPath: {of_socket}, readOnly: true", pod)
+        self.assertIn(f"hostPath: {{ path: {of_socket}, type: Directory }}", pod)
+        # Both machines have this machine's /dev, so a folder in /dev/shm can be mounted in both.
+        shared = tempfile.mkdtemp(prefix="gpuwire-socket-", dir="/dev/shm")
+        self.addCleanup(shutil.rmtree, shared)
+        os.chmod(shared, 0o755)
+
+        def prepare(host):
+            host.add_user("anna")
+            host.run("mkdir", of_socket)
+            host.run("mount", "--bind", shared, of_socket)
+
+        host = self.serve(configuration, with_tls=True, prepare=prepare)
+        container = self.make()  # with a network of its own, in which nothing is
+        container.add_user("anna")
+        for source, target in mounts:
+            if source != of_socket:
+                self.copy_between(host, source, container, target)
+        container.run("mkdir", of_socket)
+        container.run("mount", "--bind", shared, of_socket)
+        container.run("mount", "-o", "remount,bind,ro", of_socket)
+        container.run("mount", "-t", "tmpfs", "none", "/dev/shm")
+        container.run("ln", "-sf", "/usr/bin/python3", "/usr/local/bin/python")
+        container.write(HOME + "/train.py", PYTHON_PROGRAM)
+        container.put(PROGRAM, HOME + "/my_cuda_program", 0o755)
+        said = ("env", *(f"{name}={value}" for name, value in environment.items()))
+        self.assert_remote(container.run(*said, *command, user="anna"))
+        ran = container.try_run(*said, "gpuwire", "run", "--stats", "--", "./my_cuda_program", user="anna")
+        self.assertTrue(ran.stdout.endswith("PASSED\n"), ran.stdout + ran.stderr)
+        self.assertIn(" over shm", ran.stderr)
+        self.assertEqual(container.run(*said, "gpuwire", "info", "--quick", "--json", user="anna").count('"vision"'), 1)
+        # A user who is in no `unix_users` is refused.
+        container.add_user("ben")
+        ran = container.try_run(*said, "gpuwire", "info", "--quick", user="ben")
+        self.assertNotEqual(ran.returncode, 0)
+        self.assertIn("this server requires a certificate or a token", ran.stderr)
+        # The folder shows the socket that the next server makes.
+        host.stop(self.serving)
+        self.start_server(host)
+        self.assert_remote(container.run(*said, *command, user="anna"))
+
     def test_docker_md_s_containers_have_the_gpu_by_what_is_mounted(self):
         (_, mounted), (_, built) = blocks("docker.md")
         host = self.serve()
         owner = self.client(host)
         container = self.client(host, installed=False)
         self.type(container, "rm -r ~/.config")
-        words = shlex.split(mounted.replace("\\\n", " ").replace("$HOME", HOME))
-        self.assertEqual(words[:3], ["docker", "run", "--rm"])
-        environment, rest = {}, words[3:]
-        while rest[0].startswith("-"):
-            option, value, *rest = rest
-            if option == "-e":
-                environment.update([value.split("=", 1)])
-                continue
-            self.assertEqual(option, "-v")
-            source, target, mode = value.split(":")
-            self.assertEqual(mode, "ro")
-            # Keeps owner and mode, like a mount.
-            with tempfile.TemporaryDirectory(prefix="gpuwire-mount-", dir="/dev/shm") as folder:
-                owner.run("cp", "-a", source, folder + "/it")
-                container.run("mkdir", "-p", os.path.dirname(target))
-                container.run("cp", "-a", "--no-target-directory", folder + "/it", target)
-        image, *command = rest
+        mounts, environment, others, (image, *command) = self.docker_run(mounted)
+        self.assertEqual(others, {})
+        for source, target in mounts:
+            self.copy_between(owner, source, container, target)
         container.write("/root/train.py", PYTHON_PROGRAM)
         self.assert_remote(container.run("env", *(f"{name}={value}" for name, value in environment.items()), *command))
 
