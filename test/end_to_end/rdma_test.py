@@ -156,6 +156,20 @@ class BeforeItCarries(crashes_test.EndsAtPoints, crashes_test.BesideANeighbour, 
         "mid-address of the server": ("steps", Point("server", "message", CONTROL, RDMA_ORDINAL)),
         "after the server's address": ("steps", Point("server", "whole", CONTROL, RDMA_ORDINAL)),
     }
+    # An assertion in UCX 1.13's transport over TCP, which stands in for a card here: if the other end closes while both
+    # connect, UCX aborts its process now and then.
+    UCX_ABORTS = re.compile(r"tcp_ep\.c:\d+ +Assertion")
+    TRIES = 5
+
+    def crash(self, where, point, strike, fails=True):
+        for _ in range(self.TRIES):
+            code, said = super().crash(where, point, strike, fails=False)
+            if not self.UCX_ABORTS.search(said):
+                break
+        if fails:
+            self.assertEqual(code, 3, said)
+            self.assertIn("cudaError", said)
+        return code, said
 
 
 class Ends(EndsAtStages, crashes_test.BesideANeighbour, ByRdma):
