@@ -110,8 +110,8 @@ bool is_internal(const std::string& command) {
 }
 
 std::vector<std::string> admin_commands() {
-  return {"init",     "add-tenant", "job-token", "revoke",   "renew", "list",
-          "sessions", "end",        "reload",    "web-code", "users"};
+  return {"init", "add-tenant", "job-token", "revoke", "renew",   "list",  "sessions",
+          "end",  "reload",     "web-code",  "users",  "suspend", "resume"};
 }
 
 std::string meaning_of(const std::string& command) { return std::string(command == kAlias ? kAliasOf : command); }

@@ -94,7 +94,7 @@ class Manual(unittest.TestCase):
         self.assertEqual(self.complete("gpuwire", "ps", "--js"), {"--json"})
         self.assertEqual(self.complete("gpuwire", "run", "--mem"), {"--memory"})
         self.assertEqual(self.complete("gpuwire", "top", "--sort", ""), {"gpu", "memory", "link", "tenant", "id"})
-        self.assertEqual(self.complete("gpuwire", "admin", "re"), {"reload", "revoke", "renew"})
+        self.assertEqual(self.complete("gpuwire", "admin", "re"), {"reload", "revoke", "renew", "resume"})
         self.assertEqual(self.complete("gpuwire", "admin", "add-tenant", "--ca"), {"--ca-out"})
         self.assertIn("bash", self.complete("gpuwire", "run", "--server", "x", "--", "bas"))
 
@@ -133,7 +133,7 @@ class Manual(unittest.TestCase):
                                    r'gpuwire run -- cat a\"b wei')
         self.assertLessEqual(set(COMMANDS), offered[0])
         self.assertEqual(offered[1:6], [{"serve"}, {"--memory"}, {"gpu", "memory", "link", "tenant", "id"},
-                                        {"reload", "revoke", "renew"}, {"--ca-out"}])
+                                        {"reload", "revoke", "renew", "resume"}, {"--ca-out"}])
         self.assertIn("bash", offered[6])
         self.assertNotIn("--rdma", offered[7])
         self.assertEqual(offered[8], {"weights"})
