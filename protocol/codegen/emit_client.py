@@ -497,7 +497,7 @@ def entered(function, error):
     return f"if (CUresult error = argument_first({error}, {mistake_before_fault(function)})) return error;"
 
 
-# What the prologue makes for a hand-written function, by what that needs: the type and the name.
+# The object that the prologue makes for a hand-written function, by the function's `needs`: its type and its name.
 MADE = {"stream": ("StreamCall", "on"), "event": ("EventCall", "on"), "process": ("Process", "owner"), "nothing": None}
 
 

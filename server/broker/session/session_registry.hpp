@@ -24,8 +24,7 @@ namespace gpuwire::server {
 enum class SessionState : uint8_t { queued, starting, granted, running, detached, ending };
 const char* name_of(SessionState state);
 
-// What happens to the device memory of a running or detached session: with the host (suspended), or on its way there or
-// back.
+// The place of a running or detached session's device memory: with the host (suspended), or on its way there or back.
 enum class SuspensionState : uint8_t { none, suspending, suspended, resuming };
 // Returns the stable name; empty for `none`.
 const char* name_of(SuspensionState state);
