@@ -30,7 +30,15 @@ std::string Suspensions::why_not(const SessionRecord& session) const {
     return fmt::format("it is {}", name_of(session.state));
   if (std::string why = parts_.mover.why_no_moves(); !why.empty()) return why;
   if (std::string why = parts_.memory.why_not_released(session); !why.empty()) return why;
-  const uint64_t bytes = parts_.memory.releasable_bytes(session);
+  return why_no_host_room(session);
+}
+
+// A move takes the host's memory only as it is carried out, so the moves that are still to be done count.
+std::string Suspensions::why_no_host_room(const SessionRecord& session) const {
+  uint64_t bytes = parts_.memory.releasable_bytes(session);
+  for (const auto& [number, other] : sessions_)
+    if (number != session.number && (other->phase == P::moving_out || other->phase == P::recalled))
+      bytes += other->host_bytes;
   if (const uint64_t available = parts_.host_available(); available != 0 && bytes > available)
     return fmt::format("the server's own memory is too small: {} are needed, and {} are free", mib(bytes),
                        mib(available));
@@ -122,6 +130,7 @@ void Suspensions::act(SessionId number, SuspensionAction action, const std::stri
     case A::refuse: return answer(number, &Suspended::suspends, tl::unexpected(why));
     case A::order_out:
       sessions_.at(number)->answer_timer.cancel();
+      if (std::string full = why_no_host_room(session); !full.empty()) return happen(number, C::refused, full);
       count_host(*sessions_.at(number), parts_.memory.releasable_bytes(session));
       moves_.push_back(number);
       return next_move();

@@ -76,6 +76,7 @@ class Suspensions final : public SessionAttachments {
   using SessionId = scheduler::SessionId;
 
   std::string why_not(const SessionRecord& session) const;
+  std::string why_no_host_room(const SessionRecord& session) const;
   SuspensionPhase phase_of(SessionId session) const;
   void happen(SessionId session, SuspensionChange change, const std::string& why = {});
   void act(SessionId session, SuspensionAction action, const std::string& why);

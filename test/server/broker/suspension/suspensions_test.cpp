@@ -174,6 +174,24 @@ TEST_CASE("what prevents a suspension is told, and the session runs on") {
   CHECK(f.events.empty());
 }
 
+TEST_CASE("sessions that are suspended together do not take more than the host's memory") {
+  SuspensionFixture f;
+  const SessionId other = f.begin();
+  f.available = 8 << 20;
+  f.suspend();
+  f.suspensions.suspend(other, f.hear());
+  CHECK(f.said.empty());  // nothing is on its way yet
+  f.report(ipc::Quiet{});
+  ipc::Message quiet = ipc::Quiet{};
+  CHECK(f.suspensions.on_message(*f.registry.find(other), quiet));
+  CHECK(f.said == "no: the server's own memory is too small: 10 MiB are needed, and 8 MiB are free; ");
+  CHECK(f.control.sent == "quiesce quiesce go_on ");
+  f.moved(ipc::MoveResult::done);
+  CHECK(f.state() == SuspensionState::suspended);
+  CHECK(f.registry.find(other)->suspension == SuspensionState::none);
+  CHECK(f.mover.orders.size() == 1);
+}
+
 TEST_CASE("a worker that does not answer is let go on, and may rest later without harm") {
   SuspensionFixture f;
   f.suspend();
