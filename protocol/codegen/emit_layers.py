@@ -46,9 +46,13 @@ def gated(function, call):
             f"if (gate->unhindered()) [[likely]] return {call};",
             f"return gate->submit({work}, [&] {{ return {call}; }});"
         ]
-    subject = next(p.local for p in function.params
-                   if p.kind == GATE_EFFECTS[function.gate_effect] and p.direction != "out")
-    return [f"return gate->{function.gate_effect}({subject}, [&] {{ return {call}; }});"]
+    return [f"return gate->{function.gate_effect}({subject(function)}, [&] {{ return {call}; }});"]
+
+
+def subject(function):
+    """The object that the function's `gate_effect` is about."""
+    return next(p.local for p in function.params
+                if p.kind == GATE_EFFECTS[function.gate_effect] and p.direction != "out")
 
 
 def timed_kind(function):
@@ -71,6 +75,8 @@ def timed(function, call):
 
 
 def ordered(function, call):
+    if function.gate_effect:
+        return [f"order->{function.gate_effect}({subject(function)});", f"return {call};"]
     return [f"if (order->pending()) [[unlikely]] order->before_work({stream_of(function)});", f"return {call};"]
 
 
@@ -84,10 +90,11 @@ LAYERS = (
           ("server/driver_table.hpp", "server/profiler/timed_driver.hpp"),
           lambda function: function.gives_work and timed_kind(function), timed),
     # A stream waits for copies before it receives work. Functions without a stream use the NULL stream, in which the
-    # copies are.
+    # copies are. The handle of a destroyed stream may become that of another stream, which has not waited.
     Layer("ordered", "UploadOrder", "order", "put_upload_order_before", "before the table is changed",
           ("server/driver_table.hpp", "server/replay/copy/ordered_driver.hpp", "server/replay/copy/upload_order.hpp"),
-          lambda function: function.gives_work and stream_of(function) != "nullptr", ordered),
+          lambda function: function.gate_effect == "ends_stream"
+          or function.gives_work and stream_of(function) != "nullptr", ordered),
 )
 
 

@@ -41,17 +41,15 @@ void UploadOrder::before_work(CUstream stream) {
   if (driver_.cuEventQuery(newest_) != CUDA_ERROR_NOT_READY) return forget();
   uint64_t& waited = waited_[stream];
   if (waited == copies_) return;
+  // A capturing stream does not wait: captured work runs when its graph is launched, in a stream that waits then. The
+  // stream's flags may not be asked for before this, because that question invalidates a capture (driver 580).
+  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (driver_.cuStreamIsCapturing(stream, &capture) != CUDA_SUCCESS || capture != CU_STREAM_CAPTURE_STATUS_NONE) return;
   unsigned flags = 0;
   const bool beside = driver_.cuStreamGetFlags(stream, &flags) == CUDA_SUCCESS && (flags & CU_STREAM_NON_BLOCKING) &&
                       std::find(left_out_.begin(), left_out_.end(), stream) == left_out_.end();
-  if (beside) {
-    // A capturing stream does not wait: captured work runs when its graph is launched, in a stream that waits then.
-    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (driver_.cuStreamIsCapturing(stream, &capture) != CUDA_SUCCESS || capture != CU_STREAM_CAPTURE_STATUS_NONE)
-      return;
-    // The call itself reports the fault of the stream or its context.
-    static_cast<void>(driver_.cuStreamWaitEvent(stream, newest_, CU_EVENT_WAIT_DEFAULT));
-  }
+  // The call itself reports the fault of the stream or its context.
+  if (beside) static_cast<void>(driver_.cuStreamWaitEvent(stream, newest_, CU_EVENT_WAIT_DEFAULT));
   waited = copies_;
 }
 

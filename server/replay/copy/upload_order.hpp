@@ -38,6 +38,8 @@ class UploadOrder {
   void told(CUevent done, std::shared_ptr<const void> keeper);
   // Exempts a stream of the server itself, which must wait for no other stream, until its context ends.
   void leave_out(CUstream stream) { left_out_.push_back(stream); }
+  // Called before a stream is destroyed. The driver may give its handle to another stream.
+  void ends_stream(CUstream stream) { waited_.erase(stream); }
   // Called before the events and streams of some context are destroyed.
   void context_ends();
 

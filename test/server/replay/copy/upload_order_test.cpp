@@ -36,6 +36,9 @@ struct Fixture {
     capturing = nullptr;
     table.cuEventQuery = [](CUevent event) { return over[event] ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; };
     table.cuStreamGetFlags = [](CUstream stream, unsigned* flags) {
+      // As NVIDIA's driver does, which invalidates the capture, too.
+      if (stream == capturing)
+        return done.push_back(name_of("invalid capture of", stream)), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
       *flags = stream == kBlocking ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING;
       return CUDA_SUCCESS;
     };
@@ -50,6 +53,7 @@ struct Fixture {
     table.cuMemsetD8Async = [](CUdeviceptr, unsigned char, size_t, CUstream stream) {
       return done.push_back(name_of("work in", stream)), CUDA_SUCCESS;
     };
+    table.cuStreamDestroy_v2 = [](CUstream) { return CUDA_SUCCESS; };
     order.put_before(table);
   }
   void work(CUstream stream) { REQUIRE(table.cuMemsetD8Async(0, 0, 1, stream) == CUDA_SUCCESS); }
@@ -82,6 +86,14 @@ TEST_CASE("A stream waits once for a copy, and again for the next one") {
   CHECK(fixture.work_seen(kBeside) == alone(kBeside));
   fixture.order.told(kSecond, nullptr);
   CHECK(fixture.work_seen(kBeside) == behind(kBeside, kSecond));
+}
+
+TEST_CASE("A stream that gets the handle of a destroyed stream waits for the copy for which that stream has waited") {
+  Fixture fixture;
+  fixture.order.told(kFirst, nullptr);
+  CHECK(fixture.work_seen(kBeside) == behind(kBeside, kFirst));
+  REQUIRE(fixture.table.cuStreamDestroy_v2(kBeside) == CUDA_SUCCESS);
+  CHECK(fixture.work_seen(kBeside) == behind(kBeside, kFirst));
 }
 
 TEST_CASE("Streams that wait for the NULL stream, and that itself, are given their work as it comes") {
