@@ -159,12 +159,16 @@ CUresult hand::cuStreamWaitEvent(const StreamCall& on, CUstream, CUevent event, 
   return result;
 }
 
+// While the stream captures, its number, flags and device are refused, and the capture becomes invalid; its priority
+// and its context are answered (as measured on driver 580).
 CUresult hand::cuStreamGetId(const StreamCall& on, CUstream, unsigned long long* id, bool) {
+  if (CUresult error = refuse_captured(on)) return error;
   *id = on.state->id;
   return CUDA_SUCCESS;
 }
 
 CUresult hand::cuStreamGetFlags(const StreamCall& on, CUstream, unsigned int* flags, bool) {
+  if (CUresult error = refuse_captured(on)) return error;
   *flags = on.state->flags;
   return CUDA_SUCCESS;
 }
@@ -218,6 +222,7 @@ CUresult hand::cuStreamCopyAttributes(CUstream to, CUstream from, bool per_threa
 }
 
 CUresult hand::cuStreamGetDevice(const StreamCall& on, CUstream, CUdevice* device, bool) {
+  if (CUresult error = refuse_captured(on)) return error;
   *device = on.caller.state->device;
   return CUDA_SUCCESS;
 }

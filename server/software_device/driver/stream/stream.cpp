@@ -85,8 +85,11 @@ CUresult cuStreamQuery(CUstream handle) {
   });
 }
 
+// A question about a capturing stream's flags, number or device invalidates the capture, one about its priority or its
+// context does not (measured on driver 580).
 CUresult cuStreamGetFlags(CUstream handle, unsigned int* flags) {
   return with_asked_stream(handle, flags, [&](Context&, Stream& stream) -> CUresult {
+    if (is_capturing(stream)) return invalidate_capture(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     *flags = stream.flags;
     return CUDA_SUCCESS;
   });
@@ -101,13 +104,15 @@ CUresult cuStreamGetPriority(CUstream handle, int* priority) {
 
 CUresult cuStreamGetId(CUstream handle, unsigned long long* id) {
   return with_asked_stream(handle, id, [&](Context&, Stream& stream) -> CUresult {
+    if (is_capturing(stream)) return invalidate_capture(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     *id = stream.id;
     return CUDA_SUCCESS;
   });
 }
 
 CUresult cuStreamGetDevice(CUstream handle, CUdevice* device) {
-  return with_asked_stream(handle, device, [&](Context& context, Stream&) -> CUresult {
+  return with_asked_stream(handle, device, [&](Context& context, Stream& stream) -> CUresult {
+    if (is_capturing(stream)) return invalidate_capture(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     *device = context.device().ordinal;
     return CUDA_SUCCESS;
   });
