@@ -77,6 +77,9 @@ CUresult finish_copy(const Begun& begun, CUresult result) {
 // stream may still write to either. The bytes of such a copy would otherwise count as the program's changes on the
 // program's side, and travel back.
 CUresult copy_by_address(const Begun& begun, const Places& places, bool unknown) {
+  if (places.source.on_both_sides()) {
+    if (CUresult error = await_writers(begun.caller, begun.stream, places.source.bytes, begun.form)) return error;
+  }
   CUresult result = forward::cuMemcpyAsync(begun.caller, places.destination.address, places.source.address,
                                            places.source.bytes, begun.wire());
   return !result && unknown ? await_verdict(begun.caller) : result;

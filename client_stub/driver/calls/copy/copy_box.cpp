@@ -264,6 +264,9 @@ CUresult copy_box(const Caller& caller, const Copy3D& request, CUstream stream, 
   if (copy.array && !blocking) {
     if (CUresult error = check_in_arrays(caller, copy)) return error;
   }
+  if (copy.mirrored && blocking) {
+    if (CUresult error = await_writers(caller, wire_stream, copy.size.bytes(), Form::blocking)) return error;
+  }
   if (!captured(caller, request, wire_stream, blocking, result))
     result = perform(caller, copy, wire_stream, stream, per_thread, blocking,
                      [&] { return copy_late(caller, as_plain(request), wire_stream); });

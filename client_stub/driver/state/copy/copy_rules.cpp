@@ -51,6 +51,14 @@ CUresult settle_source(const Caller& caller, const Place& source, uint64_t strea
   return synchronise_stream(reinterpret_cast<CUstream>(stream), false);
 }
 
+CUresult await_writers(const Caller& caller, uint64_t stream, size_t bytes, Form form) {
+  constexpr size_t kReadInCallBytesMax = 64u << 10;
+  if (form == Form::ordered || bytes > kReadInCallBytesMax || context_idle(*caller.state) ||
+      caller.server->captures.any() || in_host_callback())
+    return CUDA_SUCCESS;
+  return forward::cuStreamSynchronize(caller, reinterpret_cast<CUstream>(stream));
+}
+
 CUresult refuse_in_capture(const Caller& caller, uint64_t stream, bool blocking) {
   Captures& captures = caller.server->captures;
   if (!captures.any()) [[likely]]

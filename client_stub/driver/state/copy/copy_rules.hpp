@@ -45,6 +45,12 @@ SourceRead when_to_read(const Caller& caller, const Place& source, uint64_t stre
 // the memory, or a function of the program that the stream will call.
 CUresult settle_source(const Caller& caller, const Place& source, uint64_t stream);
 
+// Waits for the work behind which a blocking copy natively reads its source, for a copy that the server makes by an
+// asynchronous copy between addresses. An asynchronous copy of a few KiB from page-locked memory in an idle NULL stream
+// natively reads the source in the call, without regard to other streams for which the NULL stream waits; a blocking
+// one does not (as measured on driver 580: up to 4 KiB, not from 64 KiB on). No effect on other copies.
+CUresult await_writers(const Caller& caller, uint64_t stream, size_t bytes, Form form);
+
 // Makes a source ready to be read now. `copy_late` copies the source when the stream reaches it, if that is required.
 // If the server cannot read the source then, the function waits for all work that it may wait for. A result other than
 // success, or `done`, is the call's result.
