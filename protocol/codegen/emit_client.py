@@ -483,6 +483,10 @@ def mistake_before_fault(function):
     """The error of the parameters that are checked even in a context that has failed, as an expression."""
     text = "CUDA_SUCCESS"
     for name in reversed(function.before_fault):
+        if not isinstance(name, str):
+            absent = " && ".join(f"!{function.param(one).local}" for one in name)
+            text = f"{absent} ? CUDA_ERROR_INVALID_VALUE : {text}"
+            continue
         p = function.param(name)
         by_handle = p.is_handle and p.direction in ("in", "destroy") and not p.nonnull
         right, error = (is_known(p), p.unknown_error) if by_handle else (p.local, "CUDA_ERROR_INVALID_VALUE")
@@ -528,10 +532,17 @@ def prologue(function):
     return []
 
 
+def unknown_flags(function):
+    """The statement that refuses unknown flags."""
+    if not function.known_flags:
+        return []
+    return [f"if (flags & ~({function.known_flags})) return process() ? CUDA_ERROR_INVALID_VALUE : absent_process();"]
+
+
 def custom_function(function):
     """What calls a hand-written function: the checks in front of it and behind it that all functions have."""
     f = function
-    lines = permission(f) + prologue(f)
+    lines = unknown_flags(f) + permission(f) + prologue(f)
     if not lines:
         return f"using hand::{f.name};\n"
     made, flag = made_for(f), ["per_thread"] if f.takes_per_thread else []

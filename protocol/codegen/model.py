@@ -209,6 +209,7 @@ class Function:
     unsafe_in_capture: bool | str = False  # "handle_first": an invalid handle is the error
     fault_before_capture: bool = False
     before_fault: list = field(default_factory=list)  # names of the parameters that are checked before the fault
+    known_flags: str = ""  # a C expression: other bits of the parameter `flags` are refused first
     enters: str = ""  # why a hand-written function enters by itself
     returns_earlier_errors: bool = True
     releases_cached_memory: bool = False
@@ -438,7 +439,7 @@ def check_knowledge(kind, direction, knowledge, where):
 FUNCTION_KEYS = {
     "ordinal", "class", "params", "needs", "client", "server", "unsupported", "variants", "same_as", "via",
     "null_stream", "since", "results_always", "unsafe_in_capture", "fault_before_capture", "before_fault",
-    "enters", "returns_earlier_errors", "releases_cached_memory", "waits_for_work", "adds_sync_duties",
+    "known_flags", "enters", "returns_earlier_errors", "releases_cached_memory", "waits_for_work", "adds_sync_duties",
     "in_halves", "records_foreign", "gives_work", "work_key", "work_bytes", "work_stream", "gate_effect",
     "charges",
 }
@@ -466,6 +467,7 @@ def parse_function(name, table, family):
         unsafe_in_capture=table.get("unsafe_in_capture", False),
         fault_before_capture=table.get("fault_before_capture", False),
         before_fault=table.get("before_fault", []),
+        known_flags=table.get("known_flags", ""),
         enters=table.get("enters", ""),
         returns_earlier_errors=table.get("returns_earlier_errors", True),
         releases_cached_memory=table.get("releases_cached_memory", False),
@@ -515,7 +517,10 @@ def check_function(function, table, where):
     demand(not function.before_fault or function.is_entered and function.needs in ("context", *NEEDS_OF_OBJECTS),
            "before_fault is for what is entered and needs a context that has not failed")
     names = {p.name for p in function.params if p.is_handle or p.is_pointer or p.kind in ("host", "deviceptr")}
-    demand(set(function.before_fault) <= names, "before_fault is a list of handles, pointers and addresses")
+    named = {name for one in function.before_fault for name in ([one] if isinstance(one, str) else one)}
+    demand(named <= names, "before_fault is a list of handles, pointers and addresses, or of lists of them")
+    demand(not function.known_flags or function.is_hand and any(p.name == "flags" for p in function.params),
+           "known_flags is for hand-written functions with a parameter flags")
     demand(function.returns_earlier_errors or function.is_hand and function.is_entered and function.cls != "local",
            "returns_earlier_errors is for hand-written functions that are entered and not local")
     demand(not function.fault_before_capture or function.unsafe_in_capture,

@@ -255,6 +255,7 @@ CUresult launch_kernel(const Caller& caller, const Launch& launch) {
   if (CUresult error = permit_null_stream(caller, launch)) return error;
   FunctionState* function = find_launchable(launch.function);
   if (!function || (function->context && function->context != owner(caller))) return CUDA_ERROR_INVALID_HANDLE;
+  if (!launch.attributes.empty() && !launch.attributes.data()) return CUDA_ERROR_INVALID_VALUE;
   std::span<const int32_t> attributes = device_attributes(caller);
   if (CUresult error = check_shape(launch.shape, attributes)) return refuse_shape(caller, launch, error);
   if (CUresult error = check_function(caller, *function, launch.shape)) return error;
@@ -326,7 +327,6 @@ CUresult cuLaunchCooperativeKernel(const Caller& caller, CUfunction f, unsigned 
 
 CUresult cuLaunchKernelEx(const Caller& caller, const CUlaunchConfig* config, CUfunction f, void** kernelParams,
                           void** extra, bool per_thread) {
-  if (config->numAttrs > 0 && !config->attrs) return CUDA_ERROR_INVALID_VALUE;
   return launch_kernel(caller, {.function = f,
                                 .shape = {{config->gridDimX, config->gridDimY, config->gridDimZ},
                                           {config->blockDimX, config->blockDimY, config->blockDimZ},

@@ -188,8 +188,7 @@ CUresult cuLibraryGetModule(const Caller& caller, CUmodule* pMod, CUlibrary libr
 CUresult cuLibraryGetGlobal(const Caller& caller, CUdeviceptr* dptr, size_t* bytes, CUlibrary library,
                             const char* name) {
   ModuleState* state = find_library(library);
-  if (!dptr && !bytes) return CUDA_ERROR_INVALID_VALUE;
-  if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  if (!state) return CUDA_ERROR_INVALID_HANDLE;  // another thread has unloaded it
   Variable variable;
   CUresult result = find_variable(caller, *state, name, false, variable);
   if (!result && dptr) *dptr = variable.address;

@@ -82,7 +82,8 @@ CUresult cuModuleLoadFatBinary(const Caller& caller, CUmodule* module, const voi
 
 CUresult cuModuleUnload(const Caller& caller, CUmodule hmod) {
   ModuleState* state = find_module(hmod);
-  if (!state || state->library) return CUDA_ERROR_INVALID_HANDLE;
+  if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  if (state->library) return CUDA_ERROR_NOT_PERMITTED;  // the library unloads it (as measured on driver 580)
   unload(caller_for(caller, *state), state->handle);
   retire_module(state);
   return CUDA_SUCCESS;

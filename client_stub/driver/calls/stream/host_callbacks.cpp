@@ -13,8 +13,7 @@ CUresult cuLaunchHostFunc(const Caller& caller, CUstream stream, CUhostFn functi
 }
 
 CUresult cuStreamAddCallback(const Caller& caller, CUstream stream, CUstreamCallback function, void* user_data,
-                             unsigned int flags, bool per_thread) {
-  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+                             unsigned int, bool per_thread) {
   HostCallback callback;
   callback.stream_callback = function;
   callback.stream = stream;

@@ -50,7 +50,8 @@ Caller enter(Needs needs) noexcept {
 }
 
 CUresult argument_first(CUresult entering, CUresult argument) noexcept {
-  return entering && !(argument && is_sticky(entering)) ? entering : argument;
+  const bool later = is_sticky(entering) || entering == CUDA_ERROR_INVALID_CONTEXT;
+  return entering && !(argument && later) ? entering : argument;
 }
 
 ContextState* owner(const Caller& caller) noexcept { return caller.state ? caller.state->base : nullptr; }
