@@ -99,11 +99,10 @@ namespace {
 // 0: the kernel has no Landlock.
 long landlock_abi() { return std::max(0l, ::syscall(SYS_landlock_create_ruleset, nullptr, 0, kGetVersion)); }
 
-tl::expected<OwnedDescriptor, std::string> make_ruleset(std::span<const PathRule> rules, Network network, Reach reach,
-                                                        long abi) {
+tl::expected<OwnedDescriptor, std::string> make_ruleset(std::span<const PathRule> rules, Network network, long abi) {
   uint64_t known = known_rights(abi);
   RulesetAttributes attributes{known, abi >= 4 && network == Network::none ? kBindTcp | kConnectTcp : 0,
-                               abi >= 6 && reach == Reach::itself ? kScopeAbstractSockets | kScopeSignals : 0};
+                               abi >= 6 ? kScopeAbstractSockets | kScopeSignals : 0};
   size_t size = abi >= 6   ? sizeof attributes
                 : abi >= 4 ? offsetof(RulesetAttributes, scoped)
                            : offsetof(RulesetAttributes, handled_access_net);
@@ -118,10 +117,10 @@ tl::expected<OwnedDescriptor, std::string> make_ruleset(std::span<const PathRule
 
 }  // namespace
 
-tl::expected<std::string, std::string> restrict_paths(std::span<const PathRule> rules, Network network, Reach reach) {
+tl::expected<std::string, std::string> restrict_paths(std::span<const PathRule> rules, Network network) {
   const long abi = landlock_abi();
   if (abi == 0) return "this kernel has no Landlock: the worker's files are not restricted";
-  auto ruleset = make_ruleset(rules, network, reach, abi);
+  auto ruleset = make_ruleset(rules, network, abi);
   if (!ruleset) return tl::unexpected(ruleset.error());
   if (::syscall(SYS_landlock_restrict_self, ruleset->get(), 0) != 0)
     return tl::unexpected(system_error("landlock_restrict_self"));
@@ -133,7 +132,7 @@ tl::expected<std::string, std::string> restrict_paths(std::span<const PathRule> 
 tl::expected<void, std::string> restrict_paths_further(std::span<const PathRule> rules, Network network) {
   const long abi = landlock_abi();
   if (abi == 0) return {};
-  auto ruleset = make_ruleset(rules, network, Reach::itself, abi);
+  auto ruleset = make_ruleset(rules, network, abi);
   if (!ruleset) return tl::unexpected(ruleset.error());
   if (auto restricted = call_in_all_threads(SYS_landlock_restrict_self, ruleset->get(), 0); !restricted)
     return tl::unexpected(fmt::format("landlock_restrict_self in all threads: {}", restricted.error()));

@@ -19,9 +19,6 @@ enum class PathAccess : uint8_t {
 // TCP connections and listening.
 enum class Network : uint8_t { none, allowed };
 
-// Signals to other processes, and their abstract Unix sockets.
-enum class Reach : uint8_t { itself, others };
-
 struct PathRule {
   std::filesystem::path path;  // a missing one is left out
   PathAccess access = PathAccess::read;
@@ -29,14 +26,13 @@ struct PathRule {
 
 // The kernel refuses every access that no rule allows with EACCES. It also refuses to execute programs, and, if it
 // supports this, TCP connections and listening (unless `network` allows them), signals to other processes, and abstract
-// Unix sockets of other processes (unless `reach` allows both). The restriction applies permanently to the calling
-// thread and to the threads and processes that it starts: call it before other threads exist. Needs no privileges (sets
-// no_new_privs).
+// Unix sockets of other processes. It also refuses to inspect processes that are not restricted by the same call
+// (/proc/PID/fd, ptrace). The restriction applies permanently to the calling thread and to the threads and processes
+// that it starts: call it before other threads exist. Needs no privileges (sets no_new_privs).
 //
 // Returns the rules that this kernel could not enforce, empty when it enforces all; an error when Landlock exists but
 // refuses.
-tl::expected<std::string, std::string> restrict_paths(std::span<const PathRule> rules, Network network = Network::none,
-                                                      Reach reach = Reach::itself);
+tl::expected<std::string, std::string> restrict_paths(std::span<const PathRule> rules, Network network = Network::none);
 
 // Restricts a process with threads further: all of them keep only the rights that these rules also allow. Rules may
 // name files that the process cannot open itself. The error: some thread may have more rights.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/socket.h>
 
@@ -274,9 +275,47 @@ constexpr const char* kRdmaCalls[] = {
     "epoll_pwait2",
 };
 
-// The additional rights of the suspender, whose driver speaks with the processes that it moves.
+// The additional rights of the suspender. NVIDIA's driver opens the pipes of a worker under /proc/PID/fd, the software
+// device a Unix socket. The kernel's Landlock cannot be used: it keeps a process from /proc/PID/fd of every process
+// that is not confined by the same rules (driver 580.159.04: CUDA_ERROR_OPERATING_SYSTEM). So no call of this list
+// makes, removes, renames or shortens a file.
 constexpr const char* kSuspenderCalls[] = {
-    "connect", "bind", "listen", "accept4", "epoll_create1", "epoll_ctl", "epoll_wait",
+    "getdents64",
+    "lstat",
+    "stat",
+    "statx",
+    "access",
+    "faccessat",
+    "faccessat2",
+    "readlink",
+    "readlinkat",
+    "dup",
+    "pipe2",
+    "eventfd2",
+    "connect",
+    "socketpair",
+    "epoll_create1",
+    "recvmmsg",
+    // Threads of the driver.
+    "mprotect",
+    "membarrier",
+    "rseq",
+    "set_robust_list",
+    "set_tid_address",
+    "sched_setaffinity",
+    "sched_getparam",
+    "sched_getscheduler",
+    "sched_get_priority_max",
+    "sched_get_priority_min",
+    "nanosleep",
+    "clock_nanosleep",
+    "prctl",
+    "getppid",
+    "getuid",
+    "geteuid",
+    "getgid",
+    "getegid",
+    "uname",
 };
 
 constexpr uint64_t kWholeArgument = ~uint64_t{0};
@@ -285,8 +324,12 @@ constexpr uint64_t kWholeArgument = ~uint64_t{0};
 // machine, such as the journal's or the system log's.
 constexpr ArgumentRule kSendingRules[] = {{"sendto", 4, kWholeArgument, 0}};
 
-// The suspender's sockets are Unix sockets.
-constexpr ArgumentRule kSuspenderRules[] = {{"sendto", 4, kWholeArgument, 0}, {"socket", 0, kWholeArgument, AF_UNIX}};
+// The suspender's sockets are Unix sockets, and it opens only files that exist, and does not empty them.
+constexpr uint64_t kMakingOrEmptying = O_CREAT | O_TRUNC | (O_TMPFILE & ~O_DIRECTORY);
+constexpr ArgumentRule kSuspenderRules[] = {{"sendto", 4, kWholeArgument, 0},
+                                            {"socket", 0, kWholeArgument, AF_UNIX},
+                                            {"open", 1, kMakingOrEmptying, 0},
+                                            {"openat", 2, kMakingOrEmptying, 0}};
 
 constexpr const char *kWorkerUser = "the server's, without capabilities; with `worker_users` a real user of its own",
                      *kWorkerFiles =
@@ -346,10 +389,10 @@ const ProcessRights kRights[] = {
     {.kind = ProcessKind::suspender,
      .name = "suspender",
      .user = "the server's, without capabilities; with `worker_users` root's, with them",
-     .files = "libraries and the driver's files, what the machine says of itself and of other processes",
-     .sockets = "the broker's; Unix sockets, by which the driver reaches the workers' processes",
+     .files = "those of its user, but it makes, renames, empties and removes none",
+     .sockets = "the broker's; Unix sockets, by which the software device reaches the workers' processes",
      .limits = "no core file",
-     .calls = kWorkerCalls,
+     .calls = kLoginCalls,
      .more_calls = kSuspenderCalls,
      .rules = kSuspenderRules},
 };

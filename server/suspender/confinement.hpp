@@ -1,18 +1,12 @@
-// The kernel's restrictions of gpuwire-suspender.
+// The kernel's restrictions of gpuwire-suspender, before it opens the driver. Its system calls are limited afterwards
+// (server/confinement/process_rights.hpp).
 #pragma once
-
-#include <filesystem>
-#include <string>
-
-#include <tl/expected.hpp>
-
-#include "server/confinement/system_calls.hpp"
 
 namespace gpuwire::server {
 
-// Before the driver is opened: files, no new privileges, no core files, ends with the broker. `library`: the software
-// device's. `keeps_rights`: root's privileges stay, because the workers have users of their own. Returns the rules that
-// this kernel could not enforce. Precondition: the process has one thread.
-tl::expected<std::string, std::string> confine_suspender(const std::filesystem::path& library, bool keeps_rights);
+// No new privileges, no core files, no descriptors but the broker's channel; the process ends with the broker.
+// `keeps_rights`: root's privileges stay, because the workers have users of their own. Precondition: the process has
+// one thread.
+void confine_suspender(bool keeps_rights);
 
 }  // namespace gpuwire::server

@@ -40,10 +40,7 @@ ipc::Moved carry_out(const DriverTable& driver, const ipc::Move& order) {
 // Empty: the suspender is ready, and `driver` is open.
 std::string open(const SuspenderOptions& options, std::optional<DriverLibrary>& driver) {
   const bool confined = options.confinement != "off";
-  if (confined) {
-    if (auto files = confine_suspender(options.driver.software_library, options.keeps_rights); !files)
-      return "it could not be confined: " + files.error();
-  }
+  if (confined) confine_suspender(options.keeps_rights);
   auto opened = DriverLibrary::open(options.driver);
   if (!opened) return opened.error();
   driver.emplace(std::move(*opened));

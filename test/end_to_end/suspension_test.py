@@ -122,7 +122,9 @@ class Suspending(ServerCase):
         self.suspend(sleeper)
         figures = self.figures(sleeper)
         self.assertEqual((figures["state"], figures["suspension"]), ("suspended", "suspended"))
-        self.assertEqual(figures["suspended_bytes"], used)
+        # The client may have returned a few bytes that it had cached.
+        self.assertGreater(figures["suspended_bytes"], used - (1 << 20))
+        self.assertLessEqual(figures["suspended_bytes"], used)
         self.assertGreater(figures["suspended_since_unix_s"], 0)
         self.assertEqual(figures["devices"][0]["memory_used_bytes"], 0)
         self.assertEqual(other.ask(size), "taken")
