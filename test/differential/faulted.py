@@ -1,5 +1,5 @@
 """A failed context's answers to functions of the description, with objects from before the fault, and with NULL in the
-place of one."""
+place of one; and the answers to a thread without a current context."""
 
 import re
 
@@ -113,19 +113,32 @@ def parts(api, never):
     return -(-len(questions(api, things(sequence, 0), never)) // CALLS)
 
 
-def faulted(sequence, thread, api, never):
-    """Calls after a kernel that traps: one part of them, another one for each of parts() seeds. `never`: functions that
-    no sequence calls."""
-    of_kind = things(sequence, thread)
-    fault = trap(sequence, thread)
-    yield
-    fault()
+def asked_in_part(sequence, thread, api, of_kind, never):
+    """Makes one part of the calls, another one for each of parts() seeds."""
     count = parts(api, never)
     part = questions(api, of_kind, never)[sequence.seed % count::count]
     sequence.random.shuffle(part)
     for name, arguments in part:
         sequence.call(thread, name, *arguments)
         yield
+
+
+def contextless(sequence, thread, api, never):
+    """Calls of a thread without a current context. `never`: functions that no sequence calls."""
+    of_kind = things(sequence, thread)
+    yield
+    sequence.call(thread, "cuCtxSetCurrent", 0)
+    yield from asked_in_part(sequence, thread, api, of_kind, never)
+    sequence.call(thread, "cuCtxSetCurrent", sequence.contexts[0])
+
+
+def faulted(sequence, thread, api, never):
+    """Calls after a kernel that traps. `never`: functions that no sequence calls."""
+    of_kind = things(sequence, thread)
+    fault = trap(sequence, thread)
+    yield
+    fault()
+    yield from asked_in_part(sequence, thread, api, of_kind, never)
     for function, kind in (("cuArrayDestroy", "array"), ("cuMipmappedArrayDestroy", "mipmapped_array"),
                            ("cuGraphExecDestroy", "graph_exec"), ("cuGraphDestroy", "graph"),
                            ("cuMemPoolDestroy", "memory_pool"), ("cuMemFree_v2", "deviceptr"),

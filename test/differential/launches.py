@@ -96,7 +96,7 @@ class Launches(Program):
         state = (stream.count, stream.clock)
         possible = True
         for operation in graph.operations:
-            if not self.fits(operation, clock):
+            if self.may_read_sooner(operation) or not self.fits(operation, clock):
                 possible = False
                 break
             number = self.order.give(stream, clock)
@@ -119,6 +119,12 @@ class Launches(Program):
             clock = dict(stream.clock)
         graph.clock = dict(stream.clock)
         return True
+
+    def may_read_sooner(self, operation):
+        """NVIDIA's driver may read pageable memory before its turn in the graph's order (docs/differences.md)."""
+        return not self.sequence.software and operation.kind in ("copy", "pitched") and any(
+            memory.kind == "pageable" and not memory.access.written_before(self.order.host)
+            for memory in operation.reads)
 
     def update_graph(self, graph):
         """Changes the graph while a launch of it, which is not affected, may be in flight."""

@@ -51,8 +51,9 @@ SCENARIOS = {
     "capture": graphs.captured,
     "null": lambda *arguments: nulls(*arguments),
     "faulted": lambda sequence, thread, api: faulted.faulted(sequence, thread, api, NEVER_CALLED),
+    "contextless": lambda sequence, thread, api: faulted.contextless(sequence, thread, api, NEVER_CALLED),
 }
-OF_DESCRIPTION = {"null", "faulted"}  # scenarios that get the description
+OF_DESCRIPTION = {"null", "faulted", "contextless"}  # scenarios that get the description
 # The software device shares neither events nor pools with other processes, and keeps no log.
 NOT_BY_SOFTWARE = {"sharing", "logs"}
 # Functions that the software device does not offer and the client sends without waiting, so that the error comes later;
@@ -78,6 +79,8 @@ NEVER_CALLED = {
 OF_CONTEXTS = {"contexts", "context_questions", "green_contexts", "reset", "faulted"}
 # Scenarios that run alone: they end the others' objects.
 ALONE = {"reset", "faulted"}
+# Scenarios that run only if --families names them.
+ONLY_NAMED = {"contextless"}
 ALONE_CHANCE = 0.05
 SCENARIOS_MAX = 6
 THREADS_MAX = 8
@@ -190,7 +193,8 @@ def make(seed, api, families=None, devices=1, software=False, scenarios_max=SCEN
     sequence.threads = sequence.pick(1, 1, 2, 4, THREADS_MAX)
     light = contexts_chance < 1 and not sequence.chance(contexts_chance)
     begin(sequence, light)
-    names = families or [name for name in SCENARIOS if not (software and name in NOT_BY_SOFTWARE)]
+    names = families or [name for name in SCENARIOS
+                         if name not in ONLY_NAMED and not (software and name in NOT_BY_SOFTWARE)]
     if not families:
         names = [name for name in names if not (light and name in OF_CONTEXTS)]
         alone = not light and sequence.chance(ALONE_CHANCE)
