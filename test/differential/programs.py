@@ -361,7 +361,7 @@ class Program:
     def is_read_early(self, stream, operation):
         """NVIDIA's driver reads up to 16 KiB of pinned memory in the very call, if the stream has no earlier work of
         its own: work of the NULL stream that comes before may not have written it yet (as measured on driver 580)."""
-        if self.sequence.software or operation.kind not in ("copy", "pitched"):
+        if operation.kind not in ("copy", "pitched"):
             return False
         clock = self.order.clock_for(stream, implicitly=False)
         return any(memory.locked and not memory.access.written_before(clock) for memory in operation.reads)

@@ -252,6 +252,11 @@ std::vector<OperationPtr> Context::pending(Stream& stream) {
   return dependencies_locked(stream);
 }
 
+bool Context::has_no_own_work(Stream& stream) {
+  const std::lock_guard lock(submission_mutex_);
+  return stream.tail == nullptr || stream.tail->done();
+}
+
 OperationPtr Context::mark_everything() {
   const std::lock_guard lock(submission_mutex_);
   return driver().scheduler.submit(nullptr, all_tails_locked());

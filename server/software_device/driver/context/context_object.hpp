@@ -108,6 +108,8 @@ class Context : public std::enable_shared_from_this<Context> {
   void delay_everything(const OperationPtr& operation);
   // Returns the operations for which an operation added to the stream now would wait.
   std::vector<OperationPtr> pending(Stream& stream);
+  // Returns whether the stream's own operations have finished. It may still wait for operations of other streams.
+  bool has_no_own_work(Stream& stream);
 
   // --- faults
   // Returns the context's own fault, or a fault of another context of the device since this one was created, because a

@@ -42,7 +42,7 @@ CUresult copy_in_stream(const CopyRequest& request, CUstream handle) {
       if (to_pageable(*work) || (unsettled && work->width_bytes * work->height * work->depth > kStagedBytesMax)) {
         return enqueue_and_wait(context, stream, *work);
       }
-      if (unsettled) {
+      if (unsettled || (may_be_read_in_call(*work) && context.has_no_own_work(stream))) {
         stage_source(*work);
       }
     }

@@ -147,6 +147,21 @@ bool pageable(uint64_t address) {
 bool from_pageable(const CopyWork& work) { return work.source_array == nullptr && pageable(work.source); }
 bool to_pageable(const CopyWork& work) { return work.target_array == nullptr && pageable(work.target); }
 
+bool may_be_read_in_call(const CopyWork& work) {
+  constexpr size_t kReadInCallBytesMax = 16 << 10;
+  if (work.source_array != nullptr || work.target_array != nullptr || work.height * work.depth != 1 ||
+      work.width_bytes > kReadInCallBytesMax) {
+    return false;
+  }
+  bool from_locked = false;
+  bool to_device = false;
+  driver().memory.inspect(work.source, [&](const MemoryRange& range) {
+    from_locked = range.kind == MemoryKind::pinned || range.kind == MemoryKind::registered;
+  });
+  driver().memory.inspect(work.target, [&](const MemoryRange& range) { to_device = range.kind == MemoryKind::device; });
+  return from_locked && to_device;
+}
+
 void stage_source(CopyWork& work) {
   auto staged = std::make_shared<std::vector<uint8_t>>(work.width_bytes * work.height * work.depth);
   uint8_t* next = staged->data();

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <cstddef>
+#include <future>
 #include <string>
 #include <vector>
 
@@ -37,5 +38,12 @@ CUresult launch(CUfunction function, void** parameters, CUstream stream = nullpt
                 unsigned threads = 1);
 // Launches add_one on one word.
 CUresult launch_add_one(CUfunction function, CUdeviceptr address, CUstream stream = nullptr);
+
+// A host function that waits for the test's signal.
+struct Barrier {
+  std::promise<void> gate;
+  std::shared_future<void> opened = gate.get_future().share();
+  static void CUDA_CB wait(void* self) { static_cast<Barrier*>(self)->opened.wait(); }
+};
 
 }  // namespace gpuwire::software_device::test

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "test/server/software_device/driver/fixture.hpp"
@@ -26,6 +28,50 @@ TEST_CASE("Copies keep to the memory they name") {
   CHECK(cuMemcpyHtoD(reinterpret_cast<CUdeviceptr>(host), host, 1) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemcpyHtoD(0, host, 1) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemcpyHtoD(address, host, 0) == CUDA_SUCCESS);
+}
+
+TEST_CASE(
+    "A small copy from page-locked memory reads it in the call, unless its own stream has work or it is blocking") {
+  const CurrentContext context;
+  CUstream writing = nullptr;
+  REQUIRE(cuStreamCreate(&writing, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
+  const CUdeviceptr to = allocate(64 << 10);
+  uint8_t* from = nullptr;
+  REQUIRE(cuMemAllocHost(reinterpret_cast<void**>(&from), 64 << 10) == CUDA_SUCCESS);
+  // Returns what the copy brings if a function in a stream for which the NULL stream waits is still to write 2 over 1.
+  const auto brought = [&](size_t bytes, auto&& copy) {
+    std::fill(from, from + (64 << 10), uint8_t{1});
+    Barrier barrier;
+    REQUIRE(cuLaunchHostFunc(writing, Barrier::wait, &barrier) == CUDA_SUCCESS);
+    REQUIRE(cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(from), 2, 64 << 10, writing) == CUDA_SUCCESS);
+    std::thread opening;
+    copy(barrier, bytes, opening);
+    if (opening.joinable()) {
+      opening.join();
+    } else {
+      barrier.gate.set_value();
+    }
+    uint8_t found = 0;
+    CHECK(cuMemcpyDtoH(&found, to, 1) == CUDA_SUCCESS);
+    return int(found);
+  };
+  const auto asynchronous = [&](Barrier&, size_t bytes, std::thread&) {
+    CHECK(cuMemcpyHtoDAsync(to, from, bytes, nullptr) == CUDA_SUCCESS);
+  };
+  const auto behind_own_work = [&](Barrier&, size_t bytes, std::thread&) {
+    CHECK(cuMemsetD8Async(to, 0, 1, nullptr) == CUDA_SUCCESS);
+    CHECK(cuMemcpyHtoDAsync(to, from, bytes, nullptr) == CUDA_SUCCESS);
+  };
+  const auto blocking = [&](Barrier& barrier, size_t bytes, std::thread& opening) {
+    opening = std::thread([&] { barrier.gate.set_value(); });
+    CHECK(cuMemcpyHtoD(to, from, bytes) == CUDA_SUCCESS);
+  };
+  CHECK(brought(16 << 10, asynchronous) == 1);
+  CHECK(brought(64 << 10, asynchronous) == 2);
+  CHECK(brought(16 << 10, behind_own_work) == 2);
+  CHECK(brought(16 << 10, blocking) == 2);
+  CHECK(cuMemFreeHost(from) == CUDA_SUCCESS);
+  CHECK(cuStreamDestroy(writing) == CUDA_SUCCESS);
 }
 
 TEST_CASE("A copy between any two places finds out where they are") {

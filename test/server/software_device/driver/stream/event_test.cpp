@@ -1,16 +1,8 @@
-#include <future>
-
 #include "test/server/software_device/driver/fixture.hpp"
 
 using namespace gpuwire::software_device::test;
 
 namespace {
-
-struct Barrier {
-  std::promise<void> gate;
-  std::shared_future<void> opened = gate.get_future().share();
-  static void CUDA_CB wait(void* self) { static_cast<Barrier*>(self)->opened.wait(); }
-};
 
 CUevent make_event(unsigned flags = CU_EVENT_DEFAULT) {
   CUevent out = nullptr;

@@ -1,5 +1,4 @@
 #include <atomic>
-#include <future>
 #include <thread>
 #include <vector>
 
@@ -14,13 +13,6 @@ CUstream make_stream(unsigned flags = CU_STREAM_DEFAULT) {
   REQUIRE(cuStreamCreate(&out, flags) == CUDA_SUCCESS);
   return out;
 }
-
-// A host function that waits for the test's signal.
-struct Barrier {
-  std::promise<void> gate;
-  std::shared_future<void> opened = gate.get_future().share();
-  static void CUDA_CB wait(void* self) { static_cast<Barrier*>(self)->opened.wait(); }
-};
 
 void CUDA_CB append(void* user) {
   static_cast<std::vector<int>*>(user)->push_back(static_cast<int>(static_cast<std::vector<int>*>(user)->size()));
