@@ -113,6 +113,10 @@ void CachedMemory::note_bounds() noexcept {
 
 bool CachedMemory::take(const Caller& caller, const BlockUse& use, CUdeviceptr* out) {
   if (!any()) return false;
+  if (use.kind == RangeKind::pool) {
+    const StreamState* stream = find_stream(caller.state, use.stream);
+    if (stream && !waits_only_for_itself(*caller.state, *stream)) return false;
+  }
   std::optional<CachedBlock> block;
   {
     MutexLock lock(mutex_);
@@ -179,6 +183,8 @@ bool CachedMemory::keep_in_order(const Caller& caller, const AddressRange& range
   if (!stream || (stream != &caller.state->legacy && stream->context != caller.state) || t_unannounced) return false;
   // In the NULL stream a free delays later work of other streams; a free that is not sent cannot delay it.
   if (stream == &caller.state->legacy && caller.state->blocking_work.load(std::memory_order_relaxed)) return false;
+  // In another stream it waits for earlier work of the NULL stream, so its end proves the end of that.
+  if (!waits_only_for_itself(*caller.state, *stream)) return false;
   if (!has_room(range.bytes)) return false;
   return put(caller, range,
              {.kind = RangeKind::pool,

@@ -158,6 +158,14 @@ bool stream_idle(const StreamState& stream) noexcept {
          (stream.context && work <= stream.context->done.load(std::memory_order_acquire));
 }
 
+bool waits_only_for_itself(const ContextState& context, const StreamState& stream) noexcept {
+  if (stream.flags & CU_STREAM_NON_BLOCKING) return true;
+  const uint64_t newest = context.legacy.work.load(std::memory_order_relaxed);
+  return newest <= stream.work.load(std::memory_order_relaxed) ||
+         newest <= context.legacy.done.load(std::memory_order_acquire) ||
+         newest <= context.done.load(std::memory_order_acquire);
+}
+
 NewestRecord newest_record(const EventState& event) noexcept {
   const uint64_t record = event.record.load(std::memory_order_acquire);
   // Acquire, partner: hand_over_event().
