@@ -1,4 +1,4 @@
-// Starting the driver, versions, entry points.
+// Initialisation, versions and entry points of the driver.
 #include <algorithm>
 #include <atomic>
 #include <string>
@@ -49,7 +49,8 @@ void* exported_address(std::string_view symbol) noexcept {
 // The oldest driver that a server works with (docs/install.md).
 constexpr int kDriverVersionMin = 12000;
 
-// Once a process: cudart asks for hundreds of symbols.
+// Logs that the program asks for a newer CUDA version than is available. Logs once per process, because cudart looks up
+// hundreds of symbols.
 void report_newer_program(int asked, int known) noexcept {
   static constinit std::atomic_flag said;
   if (said.test_and_set(std::memory_order_relaxed)) return;
@@ -69,9 +70,10 @@ void report_newer_program(int asked, int known) noexcept {
 CUresult hand::cuGetProcAddress_v2(const char* symbol, void** function, int version, cuuint64_t flags,
                                    CUdriverProcAddressQueryResult* status) {
   if (!symbol || !function) return CUDA_ERROR_INVALID_VALUE;
-  // The client answers questions about functions that every possible server's driver has.
+  // Every server's driver has the functions of the oldest version, so the client answers for them without a server.
   int known = version <= kDriverVersionMin ? kDriverVersionMin : driver_version();
-  // Within one major version newer programs run (CUDA compatibility guide, "Minor version compatibility").
+  // A program of a newer minor version runs, too, so it is not reported (CUDA compatibility guide, "Minor version
+  // compatibility").
   if (version / 1000 > known / 1000) report_newer_program(version, known);
   cuda_abi::ProcAddress answer = cuda_abi::resolve_proc_address(symbol, version, flags, known);
   if (answer.result) return answer.result;
@@ -82,7 +84,7 @@ CUresult hand::cuGetProcAddress_v2(const char* symbol, void** function, int vers
   return CUDA_SUCCESS;
 }
 
-// The first form has no status; it says the same by its result (CUDA 11.3, driver API).
+// The first form has no status parameter; its result reports a missing symbol instead (CUDA 11.3, driver API).
 CUresult hand::cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t flags) {
   CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SUCCESS;
   CUresult result = custom::cuGetProcAddress_v2(symbol, function, version, flags, &status);

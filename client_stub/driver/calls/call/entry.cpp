@@ -28,16 +28,17 @@
 namespace gpuwire::client {
 namespace {
 
-constexpr unsigned kTraceLineBytesMax = 2048;  // longer lines are cut
+// Longer lines are truncated.
+constexpr unsigned kTraceLineBytesMax = 2048;
 constexpr unsigned kTracePathShownMax = 512;
 
-// Set before the library's first call can be made, by observe_from_environment(); then constant.
+// observe_from_environment() sets these variables before the library's first call; afterwards they are constant.
 constinit transport::LastingDescriptor g_trace;
 bool g_profile = false;
 uint64_t g_started_ns = 0;
 
-// The number of frames of each kind at the begin of the thread's call, and the thread's sent bytes and waits. Host
-// functions of the program run on a thread of their own, so calls do not nest.
+// The session's frames of each kind, and the thread's traffic, at the beginning of the thread's call. One value per
+// thread is enough, because calls do not nest: host functions of the program run on a thread of their own.
 struct Sent {
   uint64_t posted, called;
 };
@@ -51,8 +52,8 @@ Sent sent_so_far() noexcept {
   return {stats.posted.load(std::memory_order_relaxed), stats.called.load(std::memory_order_relaxed)};
 }
 
-// A call does not always send all that the description allows: the class that the call turned out to have. Frames of
-// other threads in between can only leave it at the described class.
+// Returns the class that the call turned out to have, because a call may send less than its description allows. Frames
+// that other threads send meanwhile can only raise the result, at most to the described class.
 CallClass actual_class(CallClass described) noexcept {
   Sent now = sent_so_far();
   if (described == CallClass::local || (now.posted == t_before.posted && now.called == t_before.called))
@@ -69,7 +70,7 @@ const char* class_name(CallClass call_class) noexcept {
   return "";
 }
 
-// The event has the call's sent bytes and waits; the waits are spans of their own inside.
+// Writes the call as an event with its sent and received bytes. Its waits are separate spans within the event's time.
 void profile_call(uint64_t started, uint64_t ended, const char* name, CallClass call_class, CUresult result) noexcept {
   char text[256];
   size_t length = 0;
@@ -94,7 +95,8 @@ void observe_from_environment() noexcept {
   g_started_ns = monotonic_ns();
   const bool accounts = begin_account_from_environment();
   if (const char* path = setting("GPUWIRE_TRACE"); path && *path) {
-    // Appending: each line is one write, so that threads, forked children and child programs may share the file.
+    // The file is opened for appending and each line is one write, so threads, forked children and child programs can
+    // share the file.
     g_trace.it = transport::OwnDescriptor(::open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
     if (!g_trace.it) {
       int error = errno;
@@ -147,8 +149,8 @@ bool hold_one(uint64_t address) noexcept {
 }  // namespace
 
 void HeldArguments::hold(const void* arguments) noexcept {
-  // The memory of a call at one pointer is shorter than this; a longer list ends in memory that is already accessible,
-  // or faults before the call takes a lock.
+  // An upper bound of the memory that a call accesses at one pointer. A longer list ends in memory that is already
+  // accessible, or faults before the call takes a lock.
   constexpr uint64_t kReachBytes = 4096;
   if (!process()) return;
   const auto& call = *static_cast<const trace::Arguments<1>*>(arguments);
@@ -170,7 +172,7 @@ void HeldArguments::release() noexcept {
   }
 }
 
-// Text arrives until the connection is closed, and the process writes the last of it at its exit.
+// Text of device code arrives until the connection is closed; the process writes the last of it when it exits.
 void write_device_output() noexcept {
   if (Process* owner = process()) owner->server->device_output.write();
 }

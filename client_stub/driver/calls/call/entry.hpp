@@ -1,5 +1,5 @@
 // The frame around every exported driver function: the boundary with the program (call_frame.hpp), trace and
-// statistics, and no exception ever leaves it.
+// statistics. No exception leaves it.
 #pragma once
 
 #include <cuda.h>
@@ -12,19 +12,20 @@
 
 namespace gpuwire::client {
 
-// Called once, when the library is loaded: GPUWIRE_TRACE and GPUWIRE_PROFILE_FILE name files, GPUWIRE_STATS asks for an
-// account at the end.
+// Reads GPUWIRE_TRACE and GPUWIRE_PROFILE_FILE, which name files, and GPUWIRE_STATS, which requests a summary at the
+// end. Called once, when the library is loaded.
 void observe_from_environment() noexcept;
 
-// Slow path, out of line: counts the call, and writes a trace line if tracing is on. `print` formats the arguments
-// (generated).
+// The generated function that formats the arguments of a call into `out`.
 using ArgumentPrinter = void (*)(const void* arguments, char* out, unsigned out_bytes);
+// The slow path of a call, out of line. observe_begin() returns the time of the call's beginning in nanoseconds;
+// observe_end() counts the call, and writes a trace line if tracing is on.
 uint64_t observe_begin() noexcept;
 void observe_end(uint64_t started, const char* name, CallClass call_class, CUresult result, ArgumentPrinter print,
                  const void* arguments) noexcept;
 
-// Keeps managed memory that a call's arguments point to accessible while the call runs: the call's accesses under its
-// locks must not fault. `arguments`: a trace::Arguments object.
+// Keeps the managed memory to which a call's arguments point accessible while the call runs, because accesses under a
+// lock must not fault. `arguments` points to a trace::Arguments object.
 class HeldArguments {
  public:
   HeldArguments(uint8_t entry, const void* arguments) noexcept {
@@ -45,19 +46,20 @@ class HeldArguments {
   unsigned count_ = 0;
 };
 
-// A call that waits is about to return: writes the output of device code. Out of line.
+// Writes the output of device code. Runs when a call that waits is about to return. Out of line.
 void write_device_output() noexcept;
 
-// A call is about to return an error to the program: stores it in the error log and calls the program's callbacks. Out
-// of line.
+// Stores the error in the error log and calls the program's callbacks. Runs when a call is about to return the error to
+// the program. Out of line.
 void note_failure(const char* name, CUresult result) noexcept;
 
-// Results that are answers rather than failures, and the error for exit handlers when the driver has gone.
+// Returns false for success, for results that are answers, and for the error that exit handlers get when the driver has
+// ended.
 constexpr bool is_failure(CUresult result) noexcept {
   return result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY && result != CUDA_ERROR_DEINITIALIZED;
 }
 
-// Inside the boundary.
+// Runs the body with trace and statistics. Precondition: the thread is in a CallFrame.
 template <class Body>
 inline CUresult run_body(const char* name, CallClass call_class, ArgumentPrinter print, const void* arguments,
                          Body&& body) noexcept {
@@ -94,7 +96,8 @@ inline CUresult run_body(const char* name, CallClass call_class, ArgumentPrinter
   return result;
 }
 
-// Not noexcept: CallFrame::leave() may be where the thread ends.
+// Runs the body in a CallFrame. The function is not noexcept, because the thread may be cancelled in
+// CallFrame::leave().
 template <class Body>
 inline CUresult run_entry(const char* name, CallClass call_class, ArgumentPrinter print, const void* arguments,
                           Body&& body) {

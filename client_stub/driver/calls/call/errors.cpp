@@ -9,7 +9,8 @@
 
 namespace gpuwire::client::hand {
 
-// An unknown number is CUDA_ERROR_INVALID_VALUE, and the pointer is set to null (CUDA driver API, Error Handling).
+// For an unknown number the call returns CUDA_ERROR_INVALID_VALUE and sets the pointer to null (CUDA driver API, Error
+// Handling).
 CUresult cuGetErrorName(CUresult error, const char** name) {
   if (!name) return CUDA_ERROR_INVALID_VALUE;
   *name = error_name(error);

@@ -1,4 +1,5 @@
-// The private tables that cudart, cuBLAS and cuFFT ask for: protocol/cuda_abi builds them over these few functions.
+// The private tables that cudart, cuBLAS and cuFFT request. protocol/cuda_abi builds the tables on the functions of
+// this file.
 #include <cstring>
 
 #include "client/custom.hpp"
@@ -26,7 +27,7 @@ CUresult primary_context_handle(CUcontext* context, CUdevice ordinal) {
 
 CUresult current_context(CUcontext* context) { return custom::cuCtxGetCurrent(context); }
 
-// Unlike cuCtxGetId, NULL is no error but id 0.
+// Unlike cuCtxGetId, this function stores id 0 for NULL and returns no error.
 CUresult context_id(CUcontext context, unsigned long long* id) {
   const ContextState* state = context ? find_context(context) : nullptr;
   *id = state ? state->id : 0;
@@ -72,7 +73,7 @@ CUresult self_test_devices(std::vector<cuda_abi::SelfTestDevice>* devices) {
   return CUDA_SUCCESS;
 }
 
-// The functions above may run out of memory; the tables' callers are C.
+// Maps exceptions to an error: the functions above may run out of memory, and the callers of the tables are C code.
 template <auto Function, class... Arguments>
 CUresult guarded(Arguments... arguments) noexcept {
   try {
@@ -94,7 +95,7 @@ constexpr cuda_abi::PrivateTableHost kHost{
     .report = [](const char* line) { log_stderr(line); },
 };
 
-// For the installation's own libnvidia-ml.so.1 and gpuwire info.
+// The functions of the session table, which the installation's own libnvidia-ml.so.1 and `gpuwire info` use.
 CUresult connect(std::string_view server, NoticeHandler& notices, std::unique_ptr<Session>& session, std::string& error,
                  SessionKind kind) {
   return Session::connect(server, notices, session, error, kind);

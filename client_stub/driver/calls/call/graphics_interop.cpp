@@ -5,8 +5,8 @@
 #include "client/trace.hpp"
 #include "client_stub/driver/calls/call/entry.hpp"
 
-// What cudaGL.h, cudaEGL.h and cudaVDPAU.h declare, with the older and the per-thread names that NVIDIA's driver
-// exports (protocol/cuda_abi/proc_address_rules.txt); sorted.
+// The functions that cudaGL.h, cudaEGL.h and cudaVDPAU.h declare, with the older and the per-thread names that NVIDIA's
+// driver exports (protocol/cuda_abi/proc_address_rules.txt). The list is sorted.
 // clang-format off
 #define GPUWIRE_GRAPHICS_FUNCTIONS(each) \
   each(cuEGLStreamConsumerAcquireFrame) \
@@ -50,7 +50,8 @@ namespace gpuwire::client {
 namespace {
 
 CUresult refused(const char* name) {
-  static constexpr trace::Layout kNoParameters{nullptr, 0};  // none is looked at
+  // The trace prints no parameters, because their types are unknown here.
+  static constexpr trace::Layout kNoParameters{nullptr, 0};
   const trace::Arguments<1> arguments{&kNoParameters, {0}};
   return run_entry(name, CallClass::local, trace::print, &arguments, [] { return CUDA_ERROR_NOT_SUPPORTED; });
 }
@@ -58,7 +59,8 @@ CUresult refused(const char* name) {
 }  // namespace
 }  // namespace gpuwire::client
 
-// Without their parameters, whose types are other libraries': on x86-64 the caller takes them away again.
+// The functions are defined without parameters, because the parameters' types belong to other libraries. On x86-64 the
+// caller removes the arguments from the stack.
 #define GPUWIRE_REFUSED(name) \
   extern "C" __attribute__((visibility("default"))) CUresult name() { return gpuwire::client::refused(#name); }
 GPUWIRE_GRAPHICS_FUNCTIONS(GPUWIRE_REFUSED)

@@ -1,5 +1,5 @@
-// The functions by which a program shares drawings of OpenGL, EGL and VDPAU: they exist, since programs are linked
-// against them, and refuse, since a drawing on the client's machine is not on the server's.
+// The functions by which a program shares drawings of OpenGL, EGL and VDPAU with CUDA. They exist because programs are
+// linked against them; they refuse, because a drawing on the client's machine is not on the server's.
 #pragma once
 
 #include <span>
@@ -8,7 +8,7 @@
 
 namespace gpuwire::client {
 
-// All of them, sorted by name. protocol/api describes those that cuda.h declares.
+// Returns all these functions, sorted by name. protocol/api describes the functions that cuda.h declares.
 std::span<const ExportedSymbol> graphics_symbols() noexcept;
 
 }  // namespace gpuwire::client

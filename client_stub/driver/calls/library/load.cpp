@@ -1,4 +1,4 @@
-// The code that runs when the program loads libcuda.so.1: it reads the environment, and does nothing else.
+// The code that runs when the program loads libcuda.so.1. It only reads the environment.
 #include "client_stub/driver/calls/call/entry.hpp"
 #include "client_stub/session/environment.hpp"
 
