@@ -1,4 +1,5 @@
-// Tensor maps, encoded here: libraries make one for each launch, and nothing in it is the server's.
+// Tensor maps. The client encodes them, because libraries make one for each launch, and a map contains nothing of the
+// server.
 #include "protocol/cuda_abi/tensor_map.hpp"
 
 #include "client/forward.hpp"
@@ -9,8 +10,8 @@
 namespace gpuwire::client {
 namespace {
 
-// The encoding is known for compute capability 9.0. Other devices' own drivers are asked, but the software device,
-// which has the same encoder.
+// Returns whether the client encodes the maps of this device. The encoding is known for compute capability 9.0, and for
+// the software device, which has the same encoder; for other devices the server's driver encodes.
 bool encoded_here(const Caller& caller) noexcept {
   if (caller.session->facts().software) return true;
   const auto& attributes = process()->devices[size_t(caller.state->device)].facts->attributes;

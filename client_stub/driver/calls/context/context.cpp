@@ -1,4 +1,4 @@
-// Contexts that the program creates, and which one is current.
+// Contexts that the program creates, and the current context of each thread.
 #include "client/forward.hpp"
 #include "client/custom.hpp"
 #include "client_stub/driver/state/call/caller.hpp"
@@ -11,9 +11,10 @@
 namespace gpuwire::client {
 namespace {
 
-constexpr unsigned kApiVersion = 3020;  // of every context since CUDA 3.2
+// The API version of every context since CUDA 3.2.
+constexpr unsigned kApiVersion = 3020;
 
-// Sets the top of the thread's stack, which must not be empty unless `context` is null.
+// Makes the top of the thread's stack the current context. With an empty stack, no context is current.
 void update_current(ThreadState& thread) noexcept { t_context = thread.stack.empty() ? nullptr : thread.stack.back(); }
 
 CUresult push(ContextState* context) noexcept {
@@ -28,7 +29,8 @@ CUresult push(ContextState* context) noexcept {
   return CUDA_SUCCESS;
 }
 
-// A context that may be made current: a primary one always, even before it is retained; others while they live.
+// Returns the context if it may become current: a primary context always, even before it is retained; another context
+// while it lives. Otherwise returns null, and `error` is the call's result.
 ContextState* usable_context(CUcontext context, CUresult& error) noexcept {
   ContextState* found = context ? find_context(context) : nullptr;
   if (!found) {
@@ -39,7 +41,8 @@ ContextState* usable_context(CUcontext context, CUresult& error) noexcept {
   return error ? nullptr : found;
 }
 
-// The live context for a query: faults do not hinder it, destruction does.
+// Returns the context of a query, the current one for NULL, or null with the call's result in `error`. A context with a
+// fault may be queried, a destroyed one may not.
 ContextState* queried_context(CUcontext context, CUresult& error) noexcept {
   ContextState* found = context_or_current(context, error);
   if (found && found->destroyed.load(std::memory_order_relaxed)) error = CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -109,7 +112,7 @@ CUresult hand::cuCtxDestroy_v2(const Caller& caller, CUcontext handle) {
     thread->stack.pop_back();
     update_current(*thread);
   }
-  // The faults of the context that ended are nobody's any more.
+  // Faults of the destroyed context are not reported, because no later call is about it.
   return is_sticky(result) ? CUDA_SUCCESS : result;
 }
 
@@ -133,7 +136,7 @@ CUresult hand::cuCtxDetach(const Process&, CUcontext handle) {
   return custom::cuCtxDestroy_v2(as_cuda(context));
 }
 
-// A context that is current is refused by the first version (as measured on driver 580).
+// The first version refuses a context that is current (as measured on driver 580).
 CUresult hand::cuCtxPushCurrent(const Process& owner, CUcontext handle) {
   if (handle && t_context && as_cuda(t_context) == handle) return CUDA_ERROR_INVALID_CONTEXT;
   return hand::cuCtxPushCurrent_v2(owner, handle);
@@ -154,7 +157,7 @@ CUresult hand::cuCtxPopCurrent_v2(const Process&, CUcontext* out) {
   return CUDA_SUCCESS;
 }
 
-// Replaces the top of the stack; NULL takes it off (CUDA driver API, cuCtxSetCurrent).
+// Replaces the top of the thread's stack; NULL removes the top (CUDA driver API, cuCtxSetCurrent).
 CUresult hand::cuCtxSetCurrent(const Process&, CUcontext handle) {
   ContextState* current = t_context;
   if (current && current->handle == reinterpret_cast<uint64_t>(handle) &&
@@ -199,7 +202,7 @@ CUresult hand::cuCtxGetDevice(const Process& owner, CUdevice* device) {
 CUresult hand::cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
   CUresult error = handle ? CUDA_SUCCESS : enter(Needs::context).error;
   if (is_sticky(error)) return error;
-  // A context that has ended gives another error than elsewhere (as measured on driver 580).
+  // For a destroyed context this call returns another error than other calls do (as measured on driver 580).
   if (!queried_context(handle, error))
     return handle && error == CUDA_ERROR_CONTEXT_IS_DESTROYED ? CUDA_ERROR_INVALID_CONTEXT : error;
   if (!version) return CUDA_ERROR_INVALID_VALUE;
@@ -217,7 +220,7 @@ CUresult hand::cuCtxGetId(CUcontext handle, unsigned long long* id) {
   return CUDA_SUCCESS;
 }
 
-// CU_CTX_MAP_HOST is always on where addresses are unified.
+// With unified addressing, a primary context always has CU_CTX_MAP_HOST.
 CUresult hand::cuCtxGetFlags(const Process&, unsigned int* flags) {
   CUresult error;
   ContextState* context = queried_context(nullptr, error);
@@ -252,7 +255,7 @@ CUresult hand::cuCtxGetLimit(const Caller& caller, size_t* value, CUlimit limit)
   return CUDA_SUCCESS;
 }
 
-// The driver rounds the value, so it is read back once.
+// The driver rounds the value, so the client reads it back once.
 CUresult hand::cuCtxSetLimit(const Caller& caller, CUlimit limit, size_t value) {
   if (CUresult result = leave(caller, forward::cuCtxSetLimit(caller, limit, value))) return result;
   size_t now = value;

@@ -1,6 +1,6 @@
-// Green contexts: some of a device's multiprocessors with streams of their own. Everything else in them is the primary
-// context's, which they hold. The handle of a green context and that of the context made of it are one and the same, as
-// with NVIDIA's driver.
+// Green contexts. A green context has some of a device's multiprocessors, and streams of its own. All else belongs to
+// the primary context, which the green context retains. The handle of a green context is also the handle of the context
+// made of it, as with NVIDIA's driver.
 #include <new>
 
 #include "client/forward.hpp"
@@ -20,7 +20,8 @@
 namespace gpuwire::client {
 namespace {
 
-// Whether the green context lives or not; null: it never was one. `error` says which.
+// Returns the state of a green context, even of a destroyed one; null if the handle has never been one. `error` is
+// CUDA_SUCCESS for a living green context, else the call's result.
 ContextState* find_green(CUgreenCtx green, CUresult& error) noexcept {
   ContextState* found = green ? find_context(reinterpret_cast<CUcontext>(green)) : nullptr;
   if (found && !found->is_green()) found = nullptr;
@@ -32,7 +33,7 @@ ContextState* find_green(CUgreenCtx green, CUresult& error) noexcept {
 
 CUcontext context_of(CUgreenCtx green) noexcept { return reinterpret_cast<CUcontext>(green); }
 
-// A context that shares the objects of `primary`; null: no memory or too many handles.
+// Returns a new context that shares the objects of `primary`, or null if there is no memory or no free handle.
 ContextState* make_green(ContextState& primary) noexcept {
   auto* context = new (std::nothrow) ContextState;
   if (!context) return nullptr;
@@ -50,7 +51,8 @@ ContextState* make_green(ContextState& primary) noexcept {
   return context;
 }
 
-// False: another thread has ended it. Its streams stay known: calls about them say that their context is destroyed.
+// Ends the green context. Returns false if another thread has ended it. The context's streams keep their states, so
+// that calls on them report the destroyed context.
 bool end_green(ContextState& context) noexcept {
   if (context.destroyed.exchange(true, std::memory_order_acq_rel)) return false;
   cuda_abi::context_local_storage().drop_context(as_cuda(&context));
@@ -64,7 +66,7 @@ CUresult create(const Caller& caller, CUgreenCtx* out, CUdevResourceDesc descrip
                 unsigned flags) noexcept {
   ContextState* context = make_green(*device.primary);
   if (!context) return CUDA_ERROR_OUT_OF_MEMORY;
-  // Streams of the one do not wait for the NULL stream of the other.
+  // Posted uploads rely on the NULL stream, for which streams of another context do not wait.
   caller.server->posted_uploads.end(caller);
   CUresult result = send::call_green_create(*caller.session, 0,
                                             {.context = context->handle,
@@ -72,7 +74,8 @@ CUresult create(const Caller& caller, CUgreenCtx* out, CUdevResourceDesc descrip
                                              .descriptor = reinterpret_cast<uint64_t>(descriptor),
                                              .flags = flags});
   if (result) {
-    delete context;  // the handle is not given out again, as no context's is
+    // The handle is not reused, like that of any context.
+    delete context;
     return result;
   }
   context->alive.store(true, std::memory_order_release);
@@ -87,11 +90,11 @@ CUresult hand::cuGreenCtxCreate(const Caller& caller, CUgreenCtx* out, CUdevReso
                                 unsigned int flags) {
   const Device* device = process()->device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
-  // Without a descriptor it has the whole device (measured on driver 580).
+  // Without a descriptor the green context has the whole device (as measured on driver 580).
   bool known =
       !descriptor || handles().known(wire::HandleKind::device_resource_desc, reinterpret_cast<uint64_t>(descriptor));
   if (!out || !known || flags != CU_GREEN_CTX_DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
-  // It holds the primary context until it is destroyed.
+  // The green context retains the primary context until its own destruction.
   CUcontext primary = nullptr;
   if (CUresult error = custom::cuDevicePrimaryCtxRetain(&primary, ordinal)) return error;
   CUresult result = create(caller, out, descriptor, *device, flags);
@@ -132,8 +135,8 @@ CUresult hand::cuCtxFromGreenCtx(const Process&, CUcontext* out, CUgreenCtx gree
 }
 
 CUresult hand::cuGreenCtxGetId(CUgreenCtx green, unsigned long long* id) {
-  // Without one, of the current context if that is one; its sticky error comes first, but after the pointer (measured
-  // on driver 580).
+  // Without a handle the call is about the current context, if that is a green one. A sticky error of the current
+  // context is reported first, but after a missing output (as measured on driver 580).
   const CUresult fault = green ? CUDA_SUCCESS : enter(Needs::context).error;
   if (is_sticky(fault)) return argument_first(fault, id ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
   if (!green && t_context && t_context->is_green()) green = reinterpret_cast<CUgreenCtx>(t_context->handle);

@@ -1,5 +1,5 @@
-// Primary contexts: one per device, with a handle that is fixed from the start. At the server they exist between the
-// first retain and the last release.
+// Primary contexts: one for each device, with a handle that never changes. At the server a primary context exists
+// between the first retain and the last release.
 #include <mutex>
 
 #include "client/custom.hpp"
@@ -27,15 +27,15 @@ wire::message::RetainPrimary message_about(const Device& device) noexcept {
           .flags = device.primary->flags.load(std::memory_order_relaxed)};
 }
 
-// The faults of a destroyed context do not stay with its successor.
+// Clears the faults, because a primary context does not inherit those of its predecessor.
 void clear_faults(ContextState& context) noexcept {
   context.sticky.store(0, std::memory_order_relaxed);
   context.deferred.store(0, std::memory_order_relaxed);
   context.legacy.failed.store(0, std::memory_order_relaxed);
 }
 
-// Releases the context's mutex while it runs the libraries' callbacks on the context. Returns whether it is still the
-// same context: another thread may have ended it meanwhile.
+// Runs the libraries' callbacks for the end of the context. Lock: the context's mutex is released meanwhile. Returns
+// false if another thread has ended the context in that time.
 bool prepare(ContextState& context) noexcept REQUIRES(context.mutex) {
   const uint64_t life = context.lives;
   ++context.preparing;
@@ -46,15 +46,15 @@ bool prepare(ContextState& context) noexcept REQUIRES(context.mutex) {
   return context.alive.load(std::memory_order_relaxed) && context.lives == life;
 }
 
-// Behind prepare(). A thread that has retained the context meanwhile keeps it alive; of several that
-// prepared its end the last one ends it.
+// Ends the context unless it is in use. Precondition: prepare() has run. A thread that has retained the context
+// meanwhile keeps it alive; of several threads that have prepared its end, the last one ends it.
 CUresult end_unused(const Primary& primary, ContextState& context) noexcept REQUIRES(context.mutex) {
   if (context.usage > 0 || context.preparing > 0 || !context.alive.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
   end_context(context);
   return send::post_release_primary(*primary.caller.session, 0, message_about(*primary.device));
 }
 
-// Flags are about how this process waits.
+// Sets the context's flags, which control how this process waits.
 CUresult set_primary_flags(const Caller& caller, CUdevice ordinal, unsigned flags, bool while_active) noexcept {
   const Primary primary(caller, ordinal);
   if (!primary.device) return CUDA_ERROR_INVALID_DEVICE;
@@ -67,8 +67,8 @@ CUresult set_primary_flags(const Caller& caller, CUdevice ordinal, unsigned flag
 
 }  // namespace
 
-// Posted: creating a context takes the server a while, in which the program may go on; a failure surfaces in the first
-// call that waits.
+// The call is posted: the program continues while the server creates the context, and the first call that waits reports
+// a failure.
 CUresult hand::cuDevicePrimaryCtxRetain(const Caller& caller, CUcontext* out, CUdevice ordinal) {
   const Primary primary(caller, ordinal);
   if (!primary.device) return CUDA_ERROR_INVALID_DEVICE;
@@ -99,13 +99,15 @@ CUresult hand::cuDevicePrimaryCtxRelease_v2(const Caller& caller, CUdevice ordin
   ContextState& context = *primary.device->primary;
   MutexLock lock(context.mutex);
   if (context.usage == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (context.usage == context.greens) return CUDA_ERROR_NOT_PERMITTED;  // as measured on driver 580, and for a reset
+  // Green contexts retain their primary context. The driver refuses a reset likewise (as measured on driver 580).
+  if (context.usage == context.greens) return CUDA_ERROR_NOT_PERMITTED;
   if (--context.usage > 0 || !context.alive.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
   prepare(context);
   return end_unused(primary, context);
 }
 
-// Ends the context whatever its usage; its users still have to release it, and the next retain makes a new one.
+// Ends the context in spite of its usage count. Its users still have to release it, and the next retain creates a new
+// context.
 CUresult hand::cuDevicePrimaryCtxReset_v2(const Caller& caller, CUdevice ordinal) {
   const Primary primary(caller, ordinal);
   if (!primary.device) return CUDA_ERROR_INVALID_DEVICE;
@@ -122,7 +124,7 @@ CUresult hand::cuDevicePrimaryCtxReset_v2(const Caller& caller, CUdevice ordinal
   if (CUresult error = send::begin_reset_primary(session, 0, message_about(*primary.device), sequence)) return error;
   lock.unlock();
   CUresult result = send::finish_reset_primary(session, sequence);
-  // Unless the next one has begun meanwhile.
+  // If another thread has begun the next context meanwhile, the faults are that context's.
   lock.lock();
   if (!context.alive.load(std::memory_order_relaxed)) clear_faults(context);
   return result;
@@ -132,7 +134,7 @@ CUresult hand::cuDevicePrimaryCtxSetFlags_v2(const Caller& caller, CUdevice ordi
   return set_primary_flags(caller, ordinal, flags, true);
 }
 
-// The name of before CUDA 11 refuses to change the flags of an active context (measured on driver 580).
+// The form of before CUDA 11 refuses to change the flags of an active context (as measured on driver 580).
 CUresult hand::cuDevicePrimaryCtxSetFlags(const Caller& caller, CUdevice ordinal, unsigned int flags) {
   return set_primary_flags(caller, ordinal, flags, false);
 }

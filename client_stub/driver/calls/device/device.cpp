@@ -1,4 +1,4 @@
-// Devices: the client answers everything from the server's facts at session start.
+// Devices. The client answers all calls from the facts that the server reported at session start.
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -13,15 +13,15 @@
 namespace gpuwire::client {
 namespace {
 
-// The device's facts; null: `error` is the call's result.
+// Returns the device's facts, or null with the call's result in `error`.
 const DeviceFacts* facts_of(const Process& owner, CUdevice ordinal, CUresult& error) noexcept {
   const Device* device = owner.device(ordinal);
   error = device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
   return device ? device->facts : nullptr;
 }
 
-// Capabilities that a device on another machine cannot have, whatever it has on its own: see docs/differences.md. Host
-// memory there is not the program's.
+// Returns whether the capability needs the device and the program on one machine. Such capabilities are not offered,
+// whatever the device has at its server, because host memory there is not the program's (docs/differences.md).
 bool needs_one_machine(int index) noexcept {
   switch (index) {
     case CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED:
@@ -55,14 +55,16 @@ int attribute_or_zero(const DeviceFacts& facts, CUdevice_attribute index) noexce
   return value;
 }
 
-// As much as fits, always terminated (CUDA driver API: cuDeviceGetName, cuDeviceGetPCIBusId).
+// Copies as much of the text as fits, and terminates it (CUDA driver API: cuDeviceGetName, cuDeviceGetPCIBusId).
+// Precondition: `out_bytes` is not 0.
 void copy_text(char* out, unsigned out_bytes, std::string_view text) noexcept {
   size_t length = std::min(text.size(), size_t(out_bytes) - 1);
   std::memcpy(out, text.data(), length);
   out[length] = 0;
 }
 
-// domain:bus:device.function in hexadecimal; domain and function may be left out.
+// Parses domain:bus:device.function in hexadecimal. Domain and function are optional. Returns false if the text has
+// another form.
 bool parse_pci(const char* text, unsigned& domain, unsigned& bus, unsigned& device) noexcept {
   std::string_view rest = text;
   unsigned parts[3] = {};
@@ -111,7 +113,8 @@ CUresult hand::cuDeviceGetName(const Process& owner, char* name, int bytes, CUde
   const DeviceFacts* facts = facts_of(owner, device, error);
   if (!facts) return error;
   if (!name || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  copy_text(name, unsigned(bytes), facts->name.str());  // a negative length is a large one (as measured on driver 580)
+  // A negative length counts as a large one (as measured on driver 580).
+  copy_text(name, unsigned(bytes), facts->name.str());
   return CUDA_SUCCESS;
 }
 
@@ -128,7 +131,7 @@ CUresult hand::cuDeviceGetUuid_v2(const Process& owner, CUuuid* uuid, CUdevice d
   return hand::cuDeviceGetUuid(owner, uuid, device);
 }
 
-// Linux drivers have no LUID; the facts say so by zeros, and then the answer is the driver's.
+// Linux drivers have no LUID. The facts then contain zeros, and the call returns the driver's error.
 CUresult hand::cuDeviceGetLuid(const Process& owner, char* luid, unsigned int* device_node_mask, CUdevice device) {
   CUresult error;
   const DeviceFacts* facts = facts_of(owner, device, error);
@@ -195,7 +198,7 @@ CUresult hand::cuDeviceGetPCIBusId(const Process& owner, char* text, int bytes, 
   CUresult error;
   const DeviceFacts* facts = facts_of(owner, device, error);
   if (!facts) return error;
-  // Unlike a name it is given as a whole or not at all (as measured on driver 580).
+  // Unlike a name, the id is stored whole or not at all (as measured on driver 580).
   if (!text || bytes < 0 || size_t(bytes) <= facts->pci_bus_id.size()) return CUDA_ERROR_INVALID_VALUE;
   copy_text(text, unsigned(bytes), facts->pci_bus_id.str());
   return CUDA_SUCCESS;
@@ -217,17 +220,19 @@ CUresult hand::cuDeviceGetByPCIBusId(const Process& owner, CUdevice* device, con
   return CUDA_ERROR_INVALID_DEVICE;
 }
 
-// Execution affinity is MPS's; the server's contexts have none.
+// Execution affinity is a feature of MPS, which the server's contexts do not have.
 CUresult hand::cuDeviceGetExecAffinitySupport(const Process& owner, int* supported, CUexecAffinityType,
                                               CUdevice device) {
   CUresult error;
   if (!facts_of(owner, device, error)) return error;
   if (!supported) return CUDA_ERROR_INVALID_VALUE;
-  *supported = 0;  // of types that there are not, too (as measured on driver 580)
+  // Unknown types are unsupported, too, and no error (as measured on driver 580).
+  *supported = 0;
   return CUDA_SUCCESS;
 }
 
-// The server's driver judges the arguments; no operation reaches over a network, whatever it says of its own host.
+// The server's driver checks the arguments. The capabilities are always none, whatever the driver reports for its own
+// host, because no atomic operation reaches the program's memory over a network.
 CUresult hand::cuDeviceGetHostAtomicCapabilities(const Caller& caller, unsigned int* capabilities,
                                                  const CUatomicOperation* operations, unsigned int count,
                                                  CUdevice device) {
