@@ -25,14 +25,14 @@
 namespace gpuwire::client::hand {
 namespace {
 
-// A copy whose stream is resolved, once.
+// A copy whose stream has been resolved.
 struct Begun {
   const Caller& caller;
   uint64_t stream = 0;
   Form form = Form::blocking;
   CUresult error = CUDA_SUCCESS;
 
-  // For the forward functions, which pass the resolved stream on unchanged.
+  // Returns the stream for the forward functions, which pass a resolved stream on unchanged.
   CUstream wire() const noexcept { return reinterpret_cast<CUstream>(stream); }
 };
 
@@ -42,15 +42,16 @@ Begun begin(const Caller& caller, CUstream stream, bool per_thread, Form form) {
   return begun;
 }
 
-// The server has this memory, too, so a copy is made there. By address its driver takes whatever is not the device's
-// for memory of its own process: so not with a device address that is `unknown` here.
+// Returns whether the server has this memory, too, and makes the copy itself. For a host region the other side must be
+// known, because in a copy by address the server's driver takes an address that is not the device's for memory of its
+// own process.
 bool at_server(const Place& memory, bool unknown) {
   return memory.in_managed() || (!unknown && memory.kind == PlaceKind::region);
 }
 
-// Natively such a copy reads its source when the stream reaches it, and returns without waiting for that. If no work is
-// in flight that may write to memory of the program, the source already has its final content: the copy goes at once,
-// as from memory that the device does not reach.
+// Returns whether a blocking copy from a host region is sent at once, as from memory that the device does not reach.
+// Natively the copy reads its source when the stream reaches it, and returns without waiting for that. If no work in
+// flight may write to memory of the program, the source already has its final content.
 bool goes_at_once(const Begun& begun, const Places& places, bool unknown) {
   const auto& [destination, source] = places;
   const ServerSession& server = *begun.caller.server;
@@ -61,21 +62,21 @@ bool goes_at_once(const Begun& begun, const Places& places, bool unknown) {
          !begun.caller.state->is_green() && !in_host_callback();
 }
 
-// Waits for work that may write to memory of the program. All streams of the session wait for the NULL stream
-// (goes_at_once()).
+// Waits for work that may write to memory of the program. Precondition: goes_at_once() holds, so all streams of the
+// session wait for the NULL stream.
 CUresult settle_host_writes(const ContextState& context) {
   return host_writes_under_way(context) ? synchronise_stream(CU_STREAM_LEGACY, false) : CUDA_SUCCESS;
 }
 
-// Waits for a copy between two places at the server, where the form promises that it is done.
+// Waits for a copy that the server makes, if the form promises that the copy is done when the call returns.
 CUresult finish_copy(const Begun& begun, CUresult result) {
   if (result || begun.form == Form::ordered) return result;
   return forward::cuStreamSynchronize(begun.caller, begun.wire());
 }
 
-// Copies between the device and memory that the server has too: the server has both sides, and earlier work of the
-// stream may still write to either. The bytes of such a copy would otherwise count as the program's changes on the
-// program's side, and travel back.
+// Copies by address between the device and memory that the server has, too. The server has both sides, and earlier work
+// of the stream may still write to either. If the client copied the bytes, they would count as changes of the program,
+// and be sent back.
 CUresult copy_by_address(const Begun& begun, const Places& places, bool unknown) {
   if (places.source.on_both_sides()) {
     if (CUresult error = await_writers(begun.caller, begun.stream, places.source.bytes, begun.form)) return error;
@@ -85,7 +86,8 @@ CUresult copy_by_address(const Begun& begun, const Places& places, bool unknown)
   return !result && unknown ? await_verdict(begun.caller) : result;
 }
 
-// The same where the other side is the program's: a blocking one must not go unnoticed while something is captured.
+// Copies by address to or from memory of the program that the server has, too. The blocking form is refused during a
+// capture, as the rules of captures demand.
 CUresult copy_to_both_sides(const Begun& begun, const Places& places, bool unknown) {
   if (begun.form == Form::blocking) {
     if (CUresult error = refuse_in_capture(begun.caller, begun.stream, true)) return error;
@@ -123,7 +125,7 @@ CUresult to_device(const Begun& begun, Places& places) {
   CUresult result = send_to_device(begun.caller, destination.address, source.memory(), bytes, begun.stream, after,
                                    unknown || destination.on_both_sides());
   if (!result && unknown) result = await_verdict(begun.caller);
-  // The program may look at such memory as soon as a blocking copy has returned.
+  // The program may read such memory as soon as a blocking copy has returned.
   if (destination.on_both_sides()) result = finish_copy(begun, result);
   return result;
 }
@@ -146,7 +148,8 @@ CUresult from_device(const Begun& begun, Places& places) {
   return fetch_from_device(begun.caller, memory, source.address, source.bytes, begun.stream);
 }
 
-// Nobody but the program touches this memory, but the copy takes its turn in the stream.
+// Copies between two places in the program's memory. Only the program uses this memory, but the copy has its place in
+// the order of the stream.
 CUresult host_to_host(const Begun& begun, const Places& places) {
   const auto& [destination, source] = places;
   if (source.bytes == 0) return CUDA_SUCCESS;
@@ -177,12 +180,13 @@ CUresult on_device(const Begun& begun, Places& places) {
   return result;
 }
 
-// Has the client no reason to doubt that the context is well and the memory of its device?
+// Returns whether, as far as the client knows, the context has no fault and the memory is its device's.
 bool plainly_of(const ContextState& context, const Place& place) {
   return !context_health(context) && place.on_device() && place.entry.device == context.device;
 }
 
-// Between contexts. Posted where the client sees that all is right; else the server's driver judges in the very call.
+// Copies between two contexts. The copy is posted if the client knows that it is valid; otherwise the server's driver
+// decides before the call returns.
 CUresult between_contexts(const Begun& begun, Places& places, CUcontext to, CUcontext from) {
   auto& [destination, source] = places;
   const ContextState *to_state = find_context(to), *from_state = find_context(from);
@@ -198,7 +202,7 @@ CUresult between_contexts(const Begun& begun, Places& places, CUcontext to, CUco
   return result;
 }
 
-// The unified forms: which side is where follows from the addresses (section "Unified Addressing").
+// The unified forms: the addresses determine the kind of each side (section "Unified Addressing").
 CUresult unified(const Begun& begun, Places& places) {
   bool to = places.destination.on_device(), from = places.source.on_device();
   if (to && from) return on_device(begun, places);
@@ -207,7 +211,7 @@ CUresult unified(const Begun& begun, Places& places) {
   return host_to_host(begun, places);
 }
 
-// Each copy: resolves its stream, looks its addresses up.
+// Resolves the stream of a copy, looks its addresses up, and calls `perform`.
 template <class Copy>
 CUresult copy(const Caller& caller, Copy&& perform, uint64_t destination, uint64_t source, size_t bytes,
               CUstream stream, bool per_thread, Form form) {
@@ -219,7 +223,7 @@ CUresult copy(const Caller& caller, Copy&& perform, uint64_t destination, uint64
 
 uint64_t address_of(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
 
-// Uses a buffer of gpuwire: the session's reads and writes must not fault.
+// Copies through a buffer of the stub, because the session's reads and writes must not fault.
 CUresult array_copy_of_managed(const Begun& begun, uint64_t array, size_t offset, void* managed, size_t bytes,
                                bool to_array) {
   if (CUresult error = before_work(begun.caller)) return error;
@@ -236,14 +240,15 @@ CUresult array_copy_of_managed(const Begun& begun, uint64_t array, size_t offset
   return result;
 }
 
-// Nothing is copied from or to any array, and no array is a wrong value (as measured on driver 580).
+// Precondition: the copy is not empty, because an empty copy accepts any array. NULL is an invalid value, and not an
+// invalid handle (as measured on driver 580).
 CUresult check_array(CUarray array) {
   if (!array) return CUDA_ERROR_INVALID_VALUE;
   return known_handle(wire::HandleKind::array, reinterpret_cast<uint64_t>(array)) ? CUDA_SUCCESS
                                                                                   : CUDA_ERROR_INVALID_HANDLE;
 }
 
-// Between arrays, or an array and device memory.
+// Copies between arrays, or between an array and device memory.
 template <class Forward>
 CUresult array_copy_on_device(const Caller& caller, size_t bytes, bool per_thread,
                               std::initializer_list<CUarray> arrays, Forward&& forward) {
@@ -264,8 +269,8 @@ CUresult array_copy(const Caller& caller, CUarray array, size_t offset, void* ho
   if (bytes == 0) return CUDA_SUCCESS;
   if (CUresult error = check_array(array)) return error;
   if (!host) return CUDA_ERROR_INVALID_VALUE;
-  // This check comes before the program's memory is read, because that memory may be shorter than a copy that the array
-  // cannot hold either.
+  // This check precedes the read of the program's memory: if the copy does not fit into the array, that memory may be
+  // too short as well.
   if (CUresult error = check_in_array(begun.caller, array, offset, 0, 0, bytes, 1, 1)) return error;
   if (CUresult error = refuse_in_capture(begun.caller, begun.stream, form == Form::blocking)) return error;
   if (classify(address_of(host), bytes).in_managed()) {
@@ -282,7 +287,7 @@ CUresult array_copy(const Caller& caller, CUarray array, size_t offset, void* ho
   copy.Height = copy.Depth = 1;
   if (uint64_t capture = capture_of(begun.caller, begun.stream))
     return capture_box(begun.caller, capture, copy, begun.stream);
-  // The server has such memory, too: it uses it when the stream gets there.
+  // The server has such memory, too, and uses it when the stream reaches the copy.
   const Place place = classify(address_of(host), bytes);
   if (form == Form::ordered && place.kind == PlaceKind::region)
     return forward::cuMemcpy3DAsync_v2(begun.caller, &copy, begun.wire());

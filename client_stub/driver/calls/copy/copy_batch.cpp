@@ -1,5 +1,5 @@
-// Batches of copies, performed one after the other: a batch runs in the order of its stream, and promises no order
-// within.
+// Batches of copies. The copies are performed one after the other: a batch has its place in the order of its stream,
+// and its copies have no order among themselves.
 #include <algorithm>
 #include <cstdint>
 
@@ -15,7 +15,8 @@
 namespace gpuwire::client {
 namespace {
 
-constexpr size_t kNoIndex = SIZE_MAX;  // the value that the older forms give if no single copy failed
+// The index that the older forms store if no single copy has failed.
+constexpr size_t kNoIndex = SIZE_MAX;
 
 bool order_is_valid(CUmemcpySrcAccessOrder order) {
   return order == CU_MEMCPY_SRC_ACCESS_ORDER_STREAM || order == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL ||
@@ -41,8 +42,8 @@ CUresult check_attributes(const CUmemcpyAttributes* attributes, const size_t* fi
   return CUDA_SUCCESS;
 }
 
-// The program may change the source when the call returns. The server reads the source later if it copies by address
-// out of a host region or managed memory, and so does a late copy.
+// Ensures that the source has been read if the program may change it as soon as the call returns. The server reads the
+// source later in a copy by address from a host region or managed memory, and in a late copy.
 CUresult settle_during_call(const Caller& caller, CUmemcpySrcAccessOrder order, CUdeviceptr source, size_t bytes,
                             CUstream stream, bool per_thread) {
   if (order != CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL) return CUDA_SUCCESS;
@@ -99,7 +100,8 @@ CUresult check_operation(const CUDA_MEMCPY3D_BATCH_OP& operation) {
   return check_operand(operation.dst, extent);
 }
 
-// Lengths are in elements of the array that takes part, or in bytes without an array.
+// Stores the unit of the operation's lengths: the bytes of an element of the array that takes part, or 1 without an
+// array.
 CUresult element_bytes(const Caller& caller, const CUDA_MEMCPY3D_BATCH_OP& operation, size_t& bytes) {
   bytes = 1;
   for (const CUmemcpy3DOperand* operand : {&operation.src, &operation.dst}) {

@@ -28,9 +28,12 @@ struct BoxEnd {
 struct BoxCopy {
   BoxEnd source, destination;
   BoxSize size;
-  bool mirrored = false;  // an end is memory that the program and the server have: managed memory, a host region
-  bool unknown = false;   // an end is at addresses of which the client knows nothing
-  bool array = false;     // an end is an array, whose extent the server knows
+  // An end is memory that the program and the server have: managed memory or a host region.
+  bool mirrored = false;
+  // An end is at addresses that are not in the client's map.
+  bool unknown = false;
+  // An end is an array, whose extent the server knows.
+  bool array = false;
 };
 
 // One end of a copy, as CUDA_MEMCPY3D describes it.
@@ -48,7 +51,7 @@ CUresult read_end(const EndFields& fields, const BoxSize& size, BoxEnd& out, Box
   const bool by_address = type == CU_MEMORYTYPE_HOST || type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED;
   const Place begin = by_address ? classify(address, 1) : Place();
   if (type == CU_MEMORYTYPE_UNIFIED) type = begin.on_device() ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
-  // The server has it, too, wherever it is said to be.
+  // The server has such memory, too, so the memory type that the program names does not matter.
   if (type == CU_MEMORYTYPE_HOST && begin.on_both_sides()) type = CU_MEMORYTYPE_DEVICE;
   if (type == CU_MEMORYTYPE_ARRAY) {
     auto handle = reinterpret_cast<uint64_t>(fields.array);
@@ -85,8 +88,8 @@ CUresult read_end(const EndFields& fields, const BoxSize& size, BoxEnd& out, Box
   return error;
 }
 
-// Works on CUDA_MEMCPY3D and CUDA_MEMCPY3D_PEER; the contexts of the latter are found by the addresses (unified
-// addressing).
+// Reads a CUDA_MEMCPY3D or CUDA_MEMCPY3D_PEER. The contexts of the latter are not read, because the addresses determine
+// them (unified addressing).
 template <class Copy3D>
 CUresult read_copy(const Copy3D& from, BoxCopy& out) {
   out.size = {from.WidthInBytes, from.Height, from.Depth};
@@ -134,7 +137,7 @@ CUresult check_in_arrays(const Caller& caller, const BoxCopy& copy) {
   return CUDA_SUCCESS;
 }
 
-// Device memory and arrays on both ends: as one call.
+// Copies between device memory and arrays, in one call.
 CUresult copy_on_device(const Caller& caller, const BoxCopy& copy, CUstream stream, bool per_thread) {
   CUDA_MEMCPY3D out{};
   const DeviceBox &from = copy.source.device, &to = copy.destination.device;
@@ -173,14 +176,14 @@ CUresult copy_in_host(const Caller& caller, const BoxCopy& copy, CUstream stream
   return CUDA_SUCCESS;
 }
 
-// From the first byte of the box to its last.
+// Returns the place from the first byte of the box to its last.
 Place around(const HostBox& box, const BoxSize& size) {
   std::byte* first = box.row(0, 0);
   std::byte* last = box.row(size.height - 1, size.depth - 1) + size.width_bytes;
   return classify(reinterpret_cast<uint64_t>(first), size_t(last - first));
 }
 
-// Rows may hold pointers to pinned memory, as any data may.
+// Scans the rows for pointers to pinned memory, which any data may contain.
 void scan_for_pointers(const Caller& caller, const BoxCopy& copy) noexcept {
   PinnedPointers& pinned = caller.server->pinned_pointers;
   if (!pinned.any() || copy.size.bytes() > kPointerTableBytesMax) return;
@@ -190,7 +193,7 @@ void scan_for_pointers(const Caller& caller, const BoxCopy& copy) noexcept {
   }
 }
 
-// `copy_late` copies the same when the stream gets there.
+// Performs the copy. `copy_late` posts the same copy for the time when the stream reaches it.
 template <class CopyLate>
 CUresult perform(const Caller& caller, const BoxCopy& copy, uint64_t wire_stream, CUstream stream, bool per_thread,
                  bool blocking, CopyLate&& copy_late) {
@@ -216,7 +219,7 @@ CUresult perform(const Caller& caller, const BoxCopy& copy, uint64_t wire_stream
 }
 
 CUDA_MEMCPY3D as_plain(const CUDA_MEMCPY3D& copy) { return copy; }
-// Addresses say where they are (unified addressing), so the contexts may be left out.
+// The contexts are omitted, because the addresses determine them (unified addressing).
 CUDA_MEMCPY3D as_plain(const CUDA_MEMCPY3D_PEER& from) {
   CUDA_MEMCPY3D out{};
   out.srcXInBytes = from.srcXInBytes;
@@ -245,7 +248,8 @@ CUDA_MEMCPY3D as_plain(const CUDA_MEMCPY3D_PEER& from) {
   return out;
 }
 
-// A node of the graph that the stream is captured into. True: `result` is the call's.
+// Adds the copy to the graph into which the stream is captured, if it is. Returns whether it is; `result` is then the
+// call's.
 template <class Copy3D>
 bool captured(const Caller& caller, const Copy3D& request, uint64_t wire_stream, bool blocking, CUresult& result) {
   uint64_t capture = blocking ? 0 : capture_of(caller, wire_stream);
@@ -255,7 +259,7 @@ bool captured(const Caller& caller, const Copy3D& request, uint64_t wire_stream,
 
 template <class Copy3D>
 CUresult copy_box(const Caller& caller, const Copy3D& request, CUstream stream, bool per_thread, bool blocking) {
-  // The stream comes before the arguments (as measured on driver 580).
+  // The stream is checked before the arguments (as measured on driver 580).
   CUresult result = CUDA_SUCCESS;
   uint64_t wire_stream = resolve_stream(caller, stream, per_thread, result);
   if (result) return result;
@@ -284,7 +288,7 @@ CUresult cuMemcpy2D_v2(const Caller& caller, const CUDA_MEMCPY2D* pCopy, bool pe
   return copy_box(caller, as_3d(*pCopy), nullptr, per_thread, true);
 }
 
-// It differs from cuMemcpy2D in which pitches the device accepts, and none is refused here.
+// The driver's two forms differ in the pitches that they accept. The client refuses no pitch, so it treats them alike.
 CUresult cuMemcpy2DUnaligned_v2(const Caller& caller, const CUDA_MEMCPY2D* pCopy, bool per_thread) {
   return hand::cuMemcpy2D_v2(caller, pCopy, per_thread);
 }
