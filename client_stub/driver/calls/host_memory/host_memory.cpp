@@ -1,7 +1,7 @@
-// Page-locked host memory. Copies into it may end after the call, and the device reaches it through a host region,
-// which is made when the device is given a pointer to it, or its device pointer is asked for. On the server's own
-// machine an allocation is memory that both processes have mapped, and a region from the beginning: the server's driver
-// copies from and to the program's pages. With unified addressing the flags of mapped memory change nothing.
+// Page-locked host memory. Copies into it may end after the call. The device reaches it through a host region, which is
+// made when the device gets a pointer to the memory, or when the program asks for its device pointer. On the server's
+// own machine an allocation is memory that both processes have mapped, and a region from the beginning: the server's
+// driver copies from and to the program's pages. With unified addressing the flags of mapped memory have no effect.
 #include <sys/mman.h>
 
 #include <new>
@@ -40,7 +40,8 @@ CUresult allocate_pinned(const Caller& caller, void** pp, size_t bytes, unsigned
   if (CUresult error = caller.server->captures.permit_unsafe_call()) return error;
   if (!pp || (flags & ~kAllocFlags)) return CUDA_ERROR_INVALID_VALUE;
   if (bytes > SIZE_MAX - kPageBytes) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (bytes == 0) {  // the NULL pointer, and no error (as measured on driver 580)
+  // An allocation of no bytes is the NULL pointer, and no error (as measured on driver 580).
+  if (bytes == 0) {
     *pp = nullptr;
     return leave(caller, CUDA_SUCCESS);
   }
@@ -63,12 +64,12 @@ CUresult allocate_pinned(const Caller& caller, void** pp, size_t bytes, unsigned
   return CUDA_SUCCESS;
 }
 
-// Waits until no copy reads or writes there any more, of graphs or by itself, as the driver does before it gives memory
-// up. False: it cannot be known.
+// Waits until no copy, of a graph or by itself, reads or writes the range, as the driver does before it releases
+// memory. Returns false if a copy may still be in flight.
 bool settle(const Caller& caller, const AddressRange& range) {
-  // Large copies to the device are sent from where they are.
+  // Large copies to the device are sent directly from the program's memory.
   caller.session->finish_sending();
-  // While a stream captures, waiting would break the capture off.
+  // While a stream captures, a wait would invalidate the capture.
   bool capturing = caller.state->captures.load(std::memory_order_relaxed) != 0;
   if (!capturing && caller.server->host_regions.holds(range.base, range.bytes))
     static_cast<void>(custom::cuCtxSynchronize());
@@ -121,7 +122,7 @@ CUresult cuMemHostRegister_v2(const Caller& caller, void* p, size_t bytesize, un
                      .host_flags = Flags};
   const bool managed = classify(range.base, 1).kind == PlaceKind::managed;
   if (range.end() < range.base || managed || !is_mapped(range.base, range.bytes)) return CUDA_ERROR_INVALID_VALUE;
-  // The device is to write there, too (as measured on driver 580).
+  // The device must be able to write to the memory (as measured on driver 580).
   if (!(Flags & CU_MEMHOSTREGISTER_READ_ONLY) && !may_be_written(range.base, range.bytes))
     return CUDA_ERROR_INVALID_VALUE;
   if (!address_map().insert_if_free(range)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
@@ -129,7 +130,7 @@ CUresult cuMemHostRegister_v2(const Caller& caller, void* p, size_t bytesize, un
   return CUDA_SUCCESS;
 }
 
-// Flags that there are not are nothing to the first version (as measured on driver 580).
+// The first version ignores unknown flags (as measured on driver 580).
 CUresult cuMemHostRegister(const Caller& caller, void* p, size_t bytesize, unsigned int Flags) {
   return hand::cuMemHostRegister_v2(caller, p, bytesize, Flags & kRegisterFlags);
 }
@@ -152,7 +153,7 @@ CUresult cuMemHostUnregister(const Caller& caller, void* p) {
   return taken ? leave(caller, CUDA_SUCCESS) : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
 
-// Unified addressing: the pointer itself, from the moment it is asked for.
+// With unified addressing the device pointer is the host pointer. The device reaches the memory from this call on.
 CUresult cuMemHostGetDevicePointer_v2(const Caller& caller, CUdeviceptr* pdptr, void* p, unsigned int Flags) {
   if (!pdptr || !p || Flags != 0) return CUDA_ERROR_INVALID_VALUE;
   auto range = address_map().find(reinterpret_cast<uint64_t>(p));
@@ -163,7 +164,7 @@ CUresult cuMemHostGetDevicePointer_v2(const Caller& caller, CUdeviceptr* pdptr, 
   return leave(caller, CUDA_SUCCESS);
 }
 
-// With unified addressing all host memory is mapped, and its flags say so (as measured on driver 580).
+// With unified addressing all host memory is mapped, and the reported flags include that (as measured on driver 580).
 CUresult cuMemHostGetFlags(const Caller&, unsigned int* pFlags, void* p) {
   if (!p) return CUDA_ERROR_INVALID_VALUE;
   auto range = address_map().find(reinterpret_cast<uint64_t>(p));

@@ -1,4 +1,4 @@
-// Managed memory in the driver API. managed_memory has the behaviour of the memory.
+// Managed memory: the calls. state/managed_memory implements the memory's behaviour.
 #include <algorithm>
 #include <optional>
 #include <vector>
@@ -19,7 +19,9 @@ namespace gpuwire::client {
 namespace {
 
 constexpr size_t kManagedRetriesMax = 16;
-// The server's driver can only be read and written beside running work where the device allows it.
+
+// Returns whether managed memory is offered. The server must be able to access the memory while kernels run, which
+// depends on the device.
 bool offered(const Caller& caller) {
   const DeviceFacts& facts = *process()->devices[size_t(caller.state->device)].facts;
   return caller.session->facts().knows(uint32_t(wire::SessionOrdinal::managed_write)) &&
@@ -27,8 +29,8 @@ bool offered(const Caller& caller) {
          facts.attributes[CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS] != 0;
 }
 
-// Asks the server for memory whose addresses are free here, and maps it. Addresses that are not are kept while others
-// are asked for.
+// Allocates memory at the server whose addresses are free in this process, and maps it. Memory at unusable addresses is
+// freed only at the end, so that the server does not return it again.
 CUresult allocate_mapped(const Caller& caller, uint64_t bytes, unsigned flags, CUdeviceptr& out) {
   std::vector<CUdeviceptr> unusable;
   CUresult result;
@@ -51,7 +53,8 @@ CUresult allocate_mapped(const Caller& caller, uint64_t bytes, unsigned flags, C
 }
 
 CUresult allocate_managed(const Caller& caller, uint64_t bytes, unsigned flags, CUdeviceptr& out) {
-  // A page must not belong to two allocations of the server: from one block on its driver gives each its own.
+  // No page may belong to two allocations of the server. The driver gives each allocation of at least one block pages
+  // of its own.
   if (bytes > ManagedHeap::kLargestBytes)
     return allocate_mapped(caller, std::max(bytes, ManagedHeap::kBlockBytes), flags, out);
   ManagedAllocations& all = caller.server->managed_allocations;
@@ -66,7 +69,7 @@ CUresult allocate_managed(const Caller& caller, uint64_t bytes, unsigned flags, 
   }
 }
 
-// The managed range that holds all of [address, address + bytes).
+// Returns the managed range that contains all of [address, address + bytes), or none.
 std::optional<AddressRange> managed_range(CUdeviceptr address, size_t bytes) {
   auto range = address_map().find(address);
   if (!range || !is_managed(range->kind) || bytes == 0 || !range->contains(address, bytes)) return std::nullopt;
@@ -103,10 +106,11 @@ CUresult cuMemAllocManaged(const Caller& caller, CUdeviceptr* dptr, size_t bytes
 CUresult cuMemAdvise_v2(const Caller& caller, CUdeviceptr devPtr, size_t count, CUmem_advise advice,
                         CUmemLocation location) {
   bool known = advice >= CU_MEM_ADVISE_SET_READ_MOSTLY && advice <= CU_MEM_ADVISE_UNSET_ACCESSED_BY;
-  // Where read-mostly copies are does not matter.
+  // Advice about read-mostly copies ignores the location.
   bool placed = advice != CU_MEM_ADVISE_SET_READ_MOSTLY && advice != CU_MEM_ADVISE_UNSET_READ_MOSTLY;
   if (!known || !managed_range(devPtr, count) || (placed && !known_device(location))) return CUDA_ERROR_INVALID_VALUE;
-  if (!placed) location = {.type = CU_MEM_LOCATION_TYPE_HOST, .id = 0};  // whatever it names
+  // The ignored location may be invalid, so the server gets a valid one.
+  if (!placed) location = {.type = CU_MEM_LOCATION_TYPE_HOST, .id = 0};
   return forward::cuMemAdvise_v2(caller, devPtr, count, advice, location);
 }
 
@@ -152,7 +156,8 @@ CUresult cuMemRangeGetAttributes(const Caller& caller, void** data, size_t* data
   return CUDA_SUCCESS;
 }
 
-// Pools of managed memory: their addresses are not mapped here, so the host could not reach their memory.
+// Pools of managed memory are refused: the client does not map their addresses, so the program could not access their
+// memory.
 CUresult cuMemPoolCreate(const Caller& caller, CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
   if (!pool || !poolProps) return CUDA_ERROR_INVALID_VALUE;
   if (poolProps->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED) return CUDA_ERROR_NOT_SUPPORTED;
@@ -182,8 +187,8 @@ CUresult cuMemGetMemPool(const Caller& caller, CUmemoryPool* pool, CUmemLocation
   return forward::cuMemGetMemPool(caller, pool, location, type);
 }
 
-// Which streams may use the memory matters only to devices that cannot use it beside the processor; none of those is
-// offered.
+// The stream of an attachment matters only on devices that cannot access managed memory while the CPU does. On such
+// devices managed memory is not offered.
 CUresult cuStreamAttachMemAsync(const StreamCall& on, CUstream, CUdeviceptr dptr, size_t length, unsigned int flags,
                                 bool) {
   auto range = managed_range(dptr, 1);
@@ -192,8 +197,8 @@ CUresult cuStreamAttachMemAsync(const StreamCall& on, CUstream, CUdeviceptr dptr
                (flags == CU_MEM_ATTACH_SINGLE && on.wire_stream > wire::kStreamLegacy);
   if (!whole || !known) return CUDA_ERROR_INVALID_VALUE;
   if (on.state && on.state->capture.load(std::memory_order_relaxed) != 0) {
-    return forward::cuStreamAttachMemAsync(on.caller, on.stream(), dptr, length, flags,
-                                           false);  // breaks the capture off
+    // The server's driver invalidates the capture.
+    return forward::cuStreamAttachMemAsync(on.caller, on.stream(), dptr, length, flags, false);
   }
   return CUDA_SUCCESS;
 }

@@ -1,5 +1,5 @@
-// Device memory. Its addresses are the server's; an allocation whose addresses are already in use in this process is
-// put aside, and another one is asked for.
+// Device memory. The server chooses its addresses. If the addresses of an allocation are in use in this process, the
+// client puts the allocation aside and requests another one.
 #include <algorithm>
 #include <atomic>
 #include <span>
@@ -28,20 +28,22 @@ namespace gpuwire::client {
 namespace {
 
 constexpr size_t kAddressRetriesMax = 16;
-// Small allocations are cut from blocks of this size, so when a block lies on addresses in use, all of it may have to
-// be passed over.
+// The driver cuts small allocations from blocks of this size. If a block lies at addresses in use, the client may have
+// to skip all of its allocations.
 constexpr uint64_t kBlockBytes = 2u << 20;
 constexpr uint64_t kSmallestBytes = 512;
-// Rejected blocks of this kind are not freed, or the allocator would return them again; up to this much in all.
+// The maximum of small allocations that are put aside. They are not freed, because the driver's allocator would return
+// them again.
 constexpr uint64_t kAsideBytesMax = 64u << 20;
-// If the server cannot report the size of another process's memory: the driver maps whole blocks of this size.
+// The size of another process's memory if the server cannot report it: the driver maps whole blocks of this size.
 constexpr uint64_t kImportedBytes = kBlockBytes;
 
 size_t retries_max(uint64_t bytes) {
   return kAddressRetriesMax + size_t(kBlockBytes / std::max(bytes, kSmallestBytes));
 }
 
-// May `count` small allocations stay unused at the server? A counter alone: nothing is published through it.
+// Returns whether `count` small allocations may stay unused at the server, and counts them then. Relaxed: the counter
+// publishes nothing else.
 bool put_aside(ServerSession& server, uint64_t bytes, size_t count) {
   std::atomic<uint64_t>& aside = server.bytes_put_aside;
   if (bytes >= kBlockBytes) return false;
@@ -51,7 +53,8 @@ bool put_aside(ServerSession& server, uint64_t bytes, size_t count) {
   return false;
 }
 
-// `ask` fills in address and bytes; `give_back` frees a block that cannot be used.
+// Allocates a range. `ask` requests it from the server and stores its address and bytes; `give_back` frees an unusable
+// one.
 template <class Ask, class GiveBack>
 CUresult allocate(const Caller& caller, AddressRange range, CUdeviceptr* out, Ask&& ask, GiveBack&& give_back) {
   std::vector<CUdeviceptr> unusable;
@@ -59,7 +62,7 @@ CUresult allocate(const Caller& caller, AddressRange range, CUdeviceptr* out, As
   CUdeviceptr address = 0;
   auto ask_again = [&] {
     CUresult answer = ask(address, range.bytes);
-    // Cached freed memory may be the missing memory.
+    // The cached blocks may hold the missing memory.
     if (answer == CUDA_ERROR_OUT_OF_MEMORY && free_cached_memory(caller)) answer = ask(address, range.bytes);
     return answer;
   };
@@ -77,7 +80,7 @@ CUresult allocate(const Caller& caller, AddressRange range, CUdeviceptr* out, As
     for (CUdeviceptr taken : unusable) give_back(taken);
   }
   if (result) return result;
-  // Reserved and mapped ranges belong to no context, and outlive them all.
+  // Reserved and mapped ranges belong to no context, and outlive all contexts.
   range.context = range.kind == RangeKind::mapped ? 0 : caller.context_handle;
   range.device = caller.state ? caller.state->device : -1;
   range.server = caller.server;
@@ -86,18 +89,19 @@ CUresult allocate(const Caller& caller, AddressRange range, CUdeviceptr* out, As
   return CUDA_SUCCESS;
 }
 
-// Ends the range that begins at `address` and is of one of these kinds, once `free` has been sent.
+// Ends the range that begins at `address`, if `accept` approves its kind, and calls `free`, which frees it at the
+// server.
 template <class Free>
 CUresult end_range(CUdeviceptr address, bool (*accept)(RangeKind), Free&& free) {
   auto range = address_map().take(address, [&](const AddressRange& found) { return accept(found.kind); });
   if (!range) return CUDA_ERROR_INVALID_VALUE;
-  // First given back here, then at the server: the other way round another thread could be given the same address
-  // before.
+  // The range ends here before the server frees it. In the other order another thread could get the same address from
+  // the server while the range still exists here.
   release_range(*range);
   return free();
 }
 
-// In a stream that is captured an allocation becomes the graph's.
+// Records an allocation in a capturing stream as the graph's.
 void note_captured(const Caller& caller, CUstream stream, bool per_thread, CUdeviceptr address) {
   if (!caller.server->captures.any()) [[likely]]
     return;
@@ -105,6 +109,8 @@ void note_captured(const Caller& caller, CUstream stream, bool per_thread, CUdev
   uint64_t capture = capture_of(caller, resolve_stream(caller, stream, per_thread, error));
   if (!error && capture) caller.server->graph_records.note_allocation(capture, address);
 }
+
+// Returns the kind of memory that is allocated in the order of the stream.
 RangeKind kind_on_stream(const Caller& caller, CUstream stream, bool per_thread) {
   if (!caller.server->captures.any()) [[likely]]
     return RangeKind::pool;
@@ -113,7 +119,8 @@ RangeKind kind_on_stream(const Caller& caller, CUstream stream, bool per_thread)
   return !error && capture_of(caller, wire_stream) ? RangeKind::graph : RangeKind::pool;
 }
 
-// The pool of an allocation that names none; 0: its device's default one, as long as the program has set no other.
+// Returns the pool of an allocation that names none; 0 for the device's default pool, as long as the program has set no
+// other.
 uint64_t pool_of_device(const Caller& caller) {
   if (!caller.server->cached_memory.device_pools_changed() || !caller.state) [[likely]]
     return 0;
@@ -122,8 +129,8 @@ uint64_t pool_of_device(const Caller& caller) {
   return result == CUDA_SUCCESS ? reinterpret_cast<uint64_t>(pool) : 0;
 }
 
-// Memory in the order of a capturing stream is part of the graph. In the order of another stream, the rules of captures
-// forbid it.
+// Checks a call for memory in stream order against captures. In the order of a capturing stream the memory becomes part
+// of the graph; in the order of another stream the rules of captures apply.
 CUresult permit_on_stream(const Caller& caller, CUstream stream, bool per_thread) {
   CUresult error = CUDA_SUCCESS;
   uint64_t wire_stream = resolve_stream(caller, stream, per_thread, error);
@@ -131,14 +138,15 @@ CUresult permit_on_stream(const Caller& caller, CUstream stream, bool per_thread
   return caller.server->captures.permit_unsafe_call();
 }
 
-// In stream order no bytes are the NULL pointer, and no error (as measured on driver 580), unlike from cuMemAlloc.
+// In stream order an allocation of no bytes is the NULL pointer, and no error (as measured on driver 580), unlike with
+// cuMemAlloc.
 CUresult allocate_nothing(CUdeviceptr* out) {
   *out = 0;
   return CUDA_SUCCESS;
 }
 
-// Waits as cuMemFree does natively: until the functions of the program have returned that streams are to call, and
-// those of launched graphs, too, where nothing is captured, so that one may wait for the context.
+// Waits as cuMemFree does natively, until the host functions of streams and of launched graphs have returned. During a
+// capture a wait for the context is forbidden, so only the functions of streams are awaited.
 CUresult await_functions(const Caller& caller) {
   if (in_host_callback()) return CUDA_SUCCESS;
   if (!caller.server->captures.any()) return forward::cuCtxSynchronize(caller);
@@ -146,13 +154,15 @@ CUresult await_functions(const Caller& caller) {
   return CUDA_SUCCESS;
 }
 
-// No frame is sent for an allocation that a freed block of the same order can serve.
+// Takes a cached block for an allocation, which then needs no frame. Returns false if there is no suitable block.
 bool take_cached(const Caller& caller, const BlockUse& use, CUdeviceptr* out) {
   CachedMemory& kept = caller.server->cached_memory;
   if (kept.take(caller, use, out)) return true;
   if (use.kind == RangeKind::pool) kept.nothing_found(caller);
   return false;
 }
+
+// Returns the key of the cached blocks that an allocation in the order of the stream can use.
 BlockUse use_on_stream(const Caller& caller, uint64_t bytes, uint64_t pool, CUstream stream, bool per_thread) {
   CUresult error = CUDA_SUCCESS;
   return {.kind = RangeKind::pool,
@@ -203,7 +213,7 @@ CUresult cuMemAlloc_v2(const Caller& caller, CUdeviceptr* dptr, size_t bytesize)
 
 CUresult cuMemAllocPitch_v2(const Caller& caller, CUdeviceptr* dptr, size_t* pPitch, size_t WidthInBytes, size_t Height,
                             unsigned int ElementSizeBytes) {
-  // This check comes before the rules of captures (as measured on driver 580).
+  // These checks precede the rules of captures (as measured on driver 580).
   if (!dptr || !pPitch || WidthInBytes == 0 || Height == 0) return CUDA_ERROR_INVALID_VALUE;
   if (ElementSizeBytes != 4 && ElementSizeBytes != 8 && ElementSizeBytes != 16) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = caller.server->captures.permit_unsafe_call()) return error;
@@ -225,10 +235,10 @@ CUresult cuMemFree_v2(const Caller& caller, CUdeviceptr dptr) {
     if (CUresult error = await_work(caller)) return error;
   }
   if (range && range->kind == RangeKind::managed) return free_managed(caller, dptr);
-  // A graph allocates the memory at the same address again, so the range stays. Only the server's driver knows whether
-  // a launch has allocated it.
+  // The graph's next launch allocates the memory at the same address, so the range stays. Only the server's driver
+  // knows whether a launch has allocated it.
   if (range && range->kind == RangeKind::graph) {
-    // The server would put a free off that stands behind functions of the program, and its verdict with it.
+    // The server would delay a free behind host functions, and the driver's answer with it.
     if (CUresult error = await_functions(caller)) return error;
     CUresult result = forward::cuMemFree_v2(caller, dptr);
     return result ? result : await_verdict(caller);
@@ -238,8 +248,8 @@ CUresult cuMemFree_v2(const Caller& caller, CUdeviceptr dptr) {
   return end_range(dptr, is_allocation, [&] { return forward::cuMemFree_v2(caller, dptr); });
 }
 
-// Cached memory is free for the program. It is counted here and not released, since a release takes the driver longer
-// than everything else.
+// Cached memory is free for the program. The client adds it to the driver's figure instead of releasing it, because a
+// release takes the driver longer than the rest of the call.
 CUresult cuMemGetInfo_v2(const Caller& caller, size_t* free, size_t* total) {
   caller.server->cached_memory.give_back_but_whole(caller);
   size_t at_server = 0, all = 0;
@@ -253,10 +263,11 @@ CUresult cuMemGetInfo_v2(const Caller& caller, size_t* free, size_t* total) {
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr dptr) {
   Caller caller = enter(Needs::context);
   const bool asks = pbase || psize;
-  if (!asks && (!caller.error || is_sticky(caller.error))) return CUDA_SUCCESS;  // before a fault
+  // A call without outputs succeeds in a context with a fault, too.
+  if (!asks && (!caller.error || is_sticky(caller.error))) return CUDA_SUCCESS;
   if (caller.error) return caller.error;
   auto range = allocation_at(dptr);
-  // A mapping without access is not found (measured on driver 580).
+  // The driver does not find a mapping without access (as measured on driver 580).
   if (!range || !range->is_accessible()) return CUDA_ERROR_NOT_FOUND;
   if (pbase) *pbase = range->base;
   if (psize) *psize = range->bytes;
@@ -265,6 +276,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr 
 
 namespace {
 
+// Opens another process's memory. `bytes` gets its size, or kImportedBytes if the server does not report it.
 CUresult open_ipc_memory(const Caller& caller, const CUipcMemHandle& handle, unsigned flags, CUdeviceptr& address,
                          uint64_t& bytes) {
   bytes = kImportedBytes;
@@ -326,7 +338,7 @@ CUresult cuMemFreeAsync(const Caller& caller, CUdeviceptr dptr, CUstream hStream
   uint64_t wire_stream = resolve_stream(caller, hStream, per_thread, error);
   if (error) return error;
   uint64_t capture = capture_of(caller, wire_stream);
-  // This check comes before the address: captures forbid the call for NULL, too (as measured on driver 580).
+  // This check precedes that of the address: captures forbid the call for NULL, too (as measured on driver 580).
   if (!capture && (error = caller.server->captures.permit_unsafe_call())) return error;
   if (dptr == 0) return CUDA_SUCCESS;
   auto range = address_map().find(dptr);
@@ -344,7 +356,7 @@ CUresult cuMemFreeAsync(const Caller& caller, CUdeviceptr dptr, CUstream hStream
 
 CUresult cuMemPoolGetAccess(const Caller& caller, CUmemAccess_flags* flags, CUmemoryPool pool,
                             CUmemLocation* location) {
-  // A wrong device is a wrong value here (as measured on driver 580).
+  // For an invalid device this call returns CUDA_ERROR_INVALID_VALUE (as measured on driver 580).
   bool known = location && (location->type != CU_MEM_LOCATION_TYPE_DEVICE || process()->device(location->id));
   if (!flags || !known) return CUDA_ERROR_INVALID_VALUE;
   return forward::cuMemPoolGetAccess(caller, flags, pool, location);
@@ -369,8 +381,8 @@ CUresult cuMemAddressFree(const Caller& caller, CUdeviceptr ptr, size_t size) {
   auto range = address_map().find(ptr);
   if (!range || range->kind != RangeKind::mapped || range->base != ptr || range->bytes != size)
     return CUDA_ERROR_INVALID_VALUE;
-  // Refused while something is mapped there, so the range ends when the server has said so. Another thread may then
-  // have been given the same addresses already: those are its own.
+  // The server's driver refuses the call while something is mapped in the range, so the range ends after the driver's
+  // answer. By then another thread may have reserved the same addresses; its range has another `buffer_id`.
   CUresult result = forward::cuMemAddressFree(caller, ptr, size);
   if (result) return result;
   if (auto ended =

@@ -1,5 +1,5 @@
-// Fills. They are posted, so the client checks their arguments. A fill without a stream argument waits if the memory is
-// the program's, too ("API synchronization behavior", Memset): pinned, or managed.
+// Fills. A fill is posted, so the client checks its arguments. A fill without a stream argument waits if the program
+// can access the memory, too, which holds for pinned and managed memory ("API synchronization behavior", Memset).
 #include "client/forward.hpp"
 #include "client/custom.hpp"
 #include "client_stub/driver/state/copy/copy_rules.hpp"
@@ -11,8 +11,10 @@ namespace {
 
 // The result of the check of a fill's memory.
 struct Found {
-  bool unknown = false;        // as check_on_device() has it
-  bool on_both_sides = false;  // the program looks at it without a call
+  // The output of check_on_device().
+  bool unknown = false;
+  // The program can access the memory without a call.
+  bool on_both_sides = false;
 };
 
 CUresult check_at(CUdeviceptr destination, size_t bytes, Found& found) {
@@ -22,7 +24,7 @@ CUresult check_at(CUdeviceptr destination, size_t bytes, Found& found) {
   return error;
 }
 
-// `width` and `height` in elements; a height of 1 needs no pitch.
+// Checks the memory of a fill. `width` is in elements, `height` in rows; one row needs no pitch.
 CUresult check_fill(CUdeviceptr destination, size_t pitch_bytes, size_t element_bytes, size_t width, size_t height,
                     Found& found) {
   if (destination % element_bytes != 0 || width > SIZE_MAX / element_bytes) return CUDA_ERROR_INVALID_VALUE;
@@ -42,7 +44,7 @@ CUresult fill(const Caller& caller, CUdeviceptr destination, size_t pitch_bytes,
   if (width == 0 || height == 0) return CUDA_SUCCESS;
   Found found;
   if ((error = check_fill(destination, pitch_bytes, element_bytes, width, height, found))) {
-    // A node of a graph may name any address (as measured on driver 580): the driver decides about this one.
+    // A node of a graph may name any address (as measured on driver 580), so the driver decides.
     const StreamState* state = find_stream(caller.state, wire_stream);
     if (!state || state->capture.load(std::memory_order_relaxed) == 0) return error;
     found.unknown = true;
@@ -54,7 +56,7 @@ CUresult fill(const Caller& caller, CUdeviceptr destination, size_t pitch_bytes,
   return error;
 }
 
-// By the function that sends such a fill; elements are of the value's type.
+// Fills a row of elements of the value's type. `kSend` is the forward function for such a fill.
 template <auto kSend, class Value>
 CUresult fill_linear(const Caller& caller, CUdeviceptr destination, Value value, size_t count, CUstream stream,
                      bool per_thread, Form form) {

@@ -1,4 +1,4 @@
-// Pointer attributes: answered here, and asked of the server only for the handle of a device's own pool.
+// Pointer attributes. The client answers the queries; only the handle of a device's default pool comes from the server.
 #include <cstring>
 
 #include "client/custom.hpp"
@@ -10,7 +10,7 @@
 namespace gpuwire::client::hand {
 namespace {
 
-// Memory whose pool the program has not named is of its device's default pool.
+// Stores the device's default pool in a range of a pool that the program has not named.
 void name_pool(const Caller& caller, AddressRange& range) {
   if (range.kind != RangeKind::pool || range.owner != 0 || range.device < 0) return;
   CUmemoryPool pool = nullptr;
@@ -18,7 +18,7 @@ void name_pool(const Caller& caller, AddressRange& range) {
     range.owner = reinterpret_cast<uint64_t>(pool);
 }
 
-// False: there is no such memory any more.
+// Sets the attribute of the range. Returns false if the memory no longer exists.
 bool set_sync_memops(const AddressRange& range, CUdeviceptr ptr, bool on) {
   auto set = [&](AddressRange& found) { found.sync_memops = on; };
   if (range.kind == RangeKind::mapped) mapped_parts().update(ptr, set);
@@ -33,7 +33,8 @@ CUresult cuPointerGetAttribute(const Caller& caller, void* data, CUpointer_attri
   if (!range) return CUDA_ERROR_INVALID_VALUE;
   if (attribute == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE) name_pool(caller, *range);
   const CUresult result = pointer_attribute(attribute, ptr, *range, data);
-  // The driver sets it then, too, since the tokens are for devices that read the memory (measured on driver 580).
+  // The driver sets SYNC_MEMOPS, too, because the tokens are for devices that read the memory (as measured on driver
+  // 580).
   if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS && result == CUDA_SUCCESS) set_sync_memops(*range, ptr, true);
   return result;
 }
@@ -57,7 +58,8 @@ CUresult cuPointerGetAttributes(const Caller& caller, unsigned int numAttributes
   return CUDA_SUCCESS;
 }
 
-// The one attribute that can be set. Copies without a stream argument are complete when they return here anyway.
+// SYNC_MEMOPS is the only attribute that can be set. It has no further effect, because copies without a stream argument
+// are always complete when they return.
 CUresult cuPointerSetAttribute(const Caller&, const void* value, CUpointer_attribute attribute, CUdeviceptr ptr) {
   if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
   auto range = allocation_at(ptr);

@@ -1,4 +1,4 @@
-// Pools of stream-ordered memory: the client's part of the calls about them.
+// Pools of memory in stream order: the client's part of the calls.
 #include "client/forward.hpp"
 #include "client/custom.hpp"
 #include "client_stub/driver/state/call/caller.hpp"

@@ -14,7 +14,7 @@
 namespace gpuwire::client {
 namespace {
 
-// Descriptors alone: the other types are Windows' or need a fabric manager.
+// Only descriptors can be imported. The other types are of Windows or need a fabric manager.
 CUresult check_imported_type(CUmemAllocationHandleType type) {
   if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_SUCCESS;
   return type == CU_MEM_HANDLE_TYPE_NONE ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
@@ -46,7 +46,7 @@ CUresult export_object(const Caller& caller, uint64_t handle, uint64_t flags, vo
   return CUDA_SUCCESS;
 }
 
-// The driver's error for a foreign descriptor (as measured on driver 580).
+// Returns the driver's error for a descriptor that is not shared memory (as measured on driver 580).
 CUresult not_shared(wire::HandleKind kind) {
   return kind == wire::HandleKind::memory_pool ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_UNKNOWN;
 }
