@@ -1,4 +1,4 @@
-// Graphs as wholes: the stub's records of them follow them.
+// Whole graphs. The calls keep the stub's records of the graphs up to date.
 #include <cerrno>
 #include <cstdio>
 #include <string>
@@ -21,7 +21,7 @@ namespace {
 
 uint64_t word_of(const void* handle) { return reinterpret_cast<uint64_t>(handle); }
 
-// How much of a graph's text is taken; past it there is an error at the other side.
+// The maximum of a graph's text. A longer text would be a fault of the server, and is cut off.
 constexpr size_t kTextBytesMax = 64u << 20;
 
 CUresult graph_text(const Caller& caller, CUgraph graph, unsigned flags, std::string& out) {
@@ -110,7 +110,8 @@ void made(ServerSession& server, CUgraph graph, CUgraphExec exec) {
 
 // --- executable graphs ---------------------------------------------------------------------------------------------
 
-// A kernel that launches the graph would need the server's handle of it, and the program has ours.
+// Launches from the device are refused: the kernel would need the server's handle of the graph, and the program has the
+// client's.
 CUresult cuGraphInstantiateWithFlags(const Caller& caller, CUgraphExec* out, CUgraph graph, unsigned long long flags) {
   if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) return CUDA_ERROR_NOT_SUPPORTED;
   if (CUresult error = forward::cuGraphInstantiateWithFlags(caller, out, graph, flags)) return error;
@@ -121,8 +122,8 @@ CUresult cuGraphInstantiateWithFlags(const Caller& caller, CUgraphExec* out, CUg
 CUresult cuGraphInstantiateWithParams(const Caller& caller, CUgraphExec* out, CUgraph graph,
                                       CUDA_GRAPH_INSTANTIATE_PARAMS* parameters, bool per_thread) {
   if (parameters->flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) return CUDA_ERROR_NOT_SUPPORTED;
-  // The stream is that of an upload. Without one it is not looked at, so a capture minds nothing if it is the NULL
-  // stream (as measured on driver 580): another travels in its place.
+  // The stream is used for an upload only. Without an upload the driver ignores the stream, even the NULL stream beside
+  // a capture (as measured on driver 580), so the message names another one.
   CUDA_GRAPH_INSTANTIATE_PARAMS asked = *parameters;
   if (!(asked.flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD)) asked.hUploadStream = CU_STREAM_PER_THREAD;
   CUresult result = forward::cuGraphInstantiateWithParams(caller, out, graph, &asked, per_thread);
@@ -199,7 +200,7 @@ CUresult cuGraphAddMemFreeNode(const Caller& caller, CUgraphNode* out, CUgraph g
   return CUDA_SUCCESS;
 }
 
-// The text is made at the server, and the file here.
+// The server makes the text, and the client writes the file.
 CUresult cuGraphDebugDotPrint(const Caller& caller, CUgraph graph, const char* path, unsigned int flags) {
   if (!path) return CUDA_ERROR_INVALID_VALUE;
   std::string text;

@@ -1,4 +1,4 @@
-// Launches of graphs: the memory of the program that a graph copies from goes to the server first.
+// Launches of graphs. The program's memory from which a graph copies is sent to the server before the launch.
 #include <memory>
 
 #include "client/forward.hpp"
@@ -21,7 +21,8 @@ namespace gpuwire::client {
 namespace hand {
 namespace {
 
-// Ends a launch whose frame was sent with this result.
+// Returns the result of a launch whose frame was sent with `result`. If the server's driver may refuse the launch, the
+// function waits for its answer.
 CUresult launched(const Caller& caller, uint64_t exec, CUresult result) {
   if (!result && caller.server->graph_records.launch_is_judged(exec)) result = await_verdict(caller);
   return result;
@@ -31,7 +32,7 @@ CUresult launched(const Caller& caller, uint64_t exec, CUresult result) {
 
 CUresult cuGraphLaunch(const StreamCall& on, CUgraphExec exec, CUstream, bool) {
   ServerSession& server = *on.caller.server;
-  // A launch of one graph does not become part of another (as measured on driver 580).
+  // A launch cannot be captured into another graph (as measured on driver 580).
   if (capture_of(on.caller, on.wire_stream)) [[unlikely]] {
     server.captures.invalidate(*on.state);
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -39,8 +40,9 @@ CUresult cuGraphLaunch(const StreamCall& on, CUgraphExec exec, CUstream, bool) {
   const uint64_t handle = reinterpret_cast<uint64_t>(exec);
   const std::shared_ptr<const GraphUses> uses = server.graph_records.uses_of(handle);
   Awaits awaits = server.graph_records.awaits_of(handle);
+  // A kernel of the graph may wait for a word that the program writes, as a kernel by itself may.
   if (!server.host_regions.all_shared()) [[unlikely]]
-    awaits = awaits | Awaits::program;  // as a kernel by itself
+    awaits = awaits | Awaits::program;
   server.user_objects.note_launch(handle, on.wire_stream);
   if (!uses) [[likely]] {
     MemoryInFlight::Sending sending(on.caller, on.wire_stream, nullptr, awaits);
@@ -53,23 +55,25 @@ CUresult cuGraphLaunch(const StreamCall& on, CUgraphExec exec, CUstream, bool) {
   if (uses->blocks.size() > wire::kListItemsMax || uses->pinned.size() > wire::kListItemsMax)
     return CUDA_ERROR_OUT_OF_MEMORY;
   server.host_regions.restore_for_graphs(on.caller, uses->pinned);
-  // The program's changes elsewhere are sent as before every call that is sent to a stream.
+  // The program's other changes are sent, too, as before every call that sends work to a stream.
   if (CUresult error = before_work(on.caller)) return error;
   for (const GraphUse& use : uses->ranges) {
     if (!server.pending_copies.touches(reinterpret_cast<const void*>(use.address), use.bytes)) continue;
     if (CUresult error = forward::cuCtxSynchronize(on.caller)) return error;
   }
-  // From here on a function of the program that runs for this launch finds it under way.
+  // From here on the launch counts as in flight, so that host functions of this launch find it.
   MemoryInFlight::Sending sending(on.caller, on.wire_stream, uses, awaits);
   server.graph_memory.push(on.caller, uses->ranges);
   server.host_regions.push_for_graphs(on.caller, uses->pinned);
-  server.host_regions.push(on.caller);  // the memory that it may have pointed to
+  // The pushed memory may contain pointers to other regions.
+  server.host_regions.push(on.caller);
   uint64_t sequence = 0;
   CUresult result = send::post_graph_launch(
       *on.caller.session, on.caller.context,
       {.exec = handle, .stream = on.wire_stream, .blocks = uses->blocks, .ranges = uses->pinned}, &sequence, [&] {
         note_foreign_records(on.caller, sequence);
-        sending.sent(sequence);  // so that the program waits for the returning data
+        // The program's waits then include the returning data.
+        sending.sent(sequence);
       });
   if (result == CUDA_SUCCESS) note_stream_work(on.caller, on.wire_stream, sequence);
   return launched(on.caller, handle, result);

@@ -1,5 +1,5 @@
-// Nodes whose parameters are more than plain data: kernels with their arguments, functions of the program, conditional
-// nodes; and the generic calls, which may be about any kind.
+// Nodes whose parameters are more than plain data: kernels with their arguments, host functions, conditional nodes.
+// Also the generic calls, which may be about a node of any kind.
 #include <cstring>
 #include <span>
 #include <vector>
@@ -28,7 +28,7 @@ enum class Operation : uint8_t { add = 0, set = 1, set_in_exec = 2, query = 3 };
 
 uint64_t word_of(const void* handle) { return reinterpret_cast<uint64_t>(handle); }
 
-// Which node a call is about, or where a new one goes.
+// The node that a call is about, or the place of a new node.
 struct Target {
   Operation operation = Operation::add;
   CUgraph graph = nullptr;
@@ -68,7 +68,7 @@ CUresult ask(const Caller& caller, CUgraphNodeType kind, const Target& target, w
   return send::call_graph_node(*caller.session, caller.context, message, read);
 }
 
-// The same for calls that make or change a node. `out`: where a new one's handle goes.
+// Sends a call that adds or changes a node. `out` gets the handle of a new node.
 CUresult send_change(const Caller& caller, CUgraphNodeType kind, Target target, CUgraphNode* out,
                      const wire::message::GraphNode& message) {
   bool adds = target.operation == Operation::add;
@@ -101,7 +101,8 @@ CUDA_KERNEL_NODE_PARAMS as_kernel(const CUDA_KERNEL_NODE_PARAMS_v3& p) {
           p.blockDimZ, p.sharedMemBytes, p.kernelParams, p.extra,    p.kern,      p.ctx};
 }
 
-// Nodes take exactly as many bytes as the kernel has (as measured on driver 580).
+// Returns the size of the packed parameters, or 0 if there are none. A node takes exactly as many bytes as the kernel
+// has (as measured on driver 580).
 size_t packed_bytes(void** extra) {
   for (void** entry = extra; entry && *entry != CU_LAUNCH_PARAM_END; entry += 2) {
     if (*entry == CU_LAUNCH_PARAM_BUFFER_SIZE) return *static_cast<const size_t*>(entry[1]);
@@ -126,7 +127,8 @@ CUresult send_kernel(const Caller& caller, const Target& target, CUgraphNode* ou
   std::vector<std::byte> packed(function->parameters.bytes);
   if (CUresult error = pack_parameters(parameters, function->parameters, packed, reading_of(caller, *function)))
     return error;
-  // Known before the launch, so that copies that are added behind this node use the same memory at the server.
+  // The addresses are noted before any launch, so that copies that are added after this node use the same memory at the
+  // server.
   note_addresses_in(caller, packed);
   take_profiled_allocations(caller);
   return send_change(caller, CU_GRAPH_NODE_TYPE_KERNEL, target, out,
@@ -142,7 +144,7 @@ CUresult send_kernel(const Caller& caller, const Target& target, CUgraphNode* ou
                       .parameters = packed});
 }
 
-// A node reports both its function and its kernel.
+// Stores both the function and the kernel of a node. `state` is null if the handle is unknown.
 void name_function(CUDA_KERNEL_NODE_PARAMS& kernel, uint64_t handle, FunctionState*& state) {
   if (wire::handle_kind(handle) == wire::HandleKind::kernel) {
     kernel.kern = reinterpret_cast<CUkernel>(handle);
@@ -258,8 +260,8 @@ CUresult add_conditional(const Caller& caller, const Target& target, CUgraphNode
 
 // --- words that are written and waited for --------------------------------------------------------------------------
 
-// `send` sends the node. `owner`, which is asked once the node is there, names its graph or executable graph; 0: not
-// known.
+// Sends a node of memory operations by `send`, and notes the operations in its graph. `owner` returns the node's graph
+// or executable graph, or 0 if it is unknown. It is called when the node exists.
 template <class Parameters, class Send, class Owner>
 CUresult send_operations(const Caller& caller, const Parameters& p, Send&& send, Owner&& owner) {
   const bool readable = p.paramArray && p.count <= wire::kListItemsMax;
@@ -402,7 +404,7 @@ CUresult cuGraphKernelNodeGetParams(const Caller& caller, CUgraphNode node, CUDA
 
 CUresult cuGraphAddHostNode(const Caller& caller, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
                             size_t count, const CUDA_HOST_NODE_PARAMS* p) {
-  // The device has no part in it: added in a context that has failed, too (measured on driver 580).
+  // A host node does not use the device, so it may be added in a context with a fault, too (as measured on driver 580).
   if (!p) return CUDA_ERROR_INVALID_VALUE;
   return send_host(caller, adding(graph, dependencies, count), out, p->fn, p->userData);
 }
@@ -448,7 +450,7 @@ CUresult cuGraphExecBatchMemOpNodeSetParams(const Caller& caller, CUgraphExec ex
       [&] { return word_of(exec); });
 }
 
-// Which nodes a context that has failed still takes is the driver's to say.
+// The driver decides which nodes may be added in a context with a fault.
 CUresult cuGraphAddNode(const Caller& caller, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
                         size_t count, CUgraphNodeParams* p) {
   if (!p) return CUDA_ERROR_INVALID_VALUE;

@@ -1,4 +1,4 @@
-// Copies as nodes of graphs.
+// Copy nodes of graphs.
 #include <vector>
 
 #include "client/forward.hpp"
@@ -11,7 +11,7 @@ namespace gpuwire::client {
 namespace hand {
 namespace {
 
-// A node's parameters with places in them, on their way to the server.
+// The parameters of a copy node for the server: places stand for the program's memory.
 struct Translated {
   CUDA_MEMCPY3D copy{};
   std::vector<GraphUse> uses;
@@ -50,7 +50,8 @@ CUresult cuGraphMemcpyNodeSetParams(const Caller& caller, CUgraphNode node, cons
   Translated translated(caller, parameters);
   if (translated.error) return translated.error;
   uint64_t graph = caller.server->graph_records.graph_of(word_of_node(node));
-  // The graph of a node that the program did not get from us is unknown, so no graph counts its memory.
+  // If the program did not get the node from the client, the node's graph is unknown, so no record of a graph can hold
+  // the memory.
   if (!graph && !translated.uses.empty()) return CUDA_ERROR_NOT_SUPPORTED;
   CUresult result = forward::cuGraphMemcpyNodeSetParams(for_graph_copies(caller), node, &translated.copy);
   if (result == CUDA_SUCCESS && graph) caller.server->graph_records.replace(graph, word_of_node(node), translated.uses);

@@ -1,4 +1,4 @@
-// Launches. The client checks all mistakes of a launch, because a launch is posted: it costs no lock but the session's.
+// Launches. A launch is posted, so the client checks all its arguments. A launch takes no lock but the session's.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -41,7 +41,8 @@ struct Launch {
   void** extra = nullptr;
 };
 
-// CUDA_LAUNCH_BLOCKING, read once: each launch then waits until the kernel has ended and returns its error.
+// Returns whether CUDA_LAUNCH_BLOCKING is set, which is read once. Each launch then waits until the kernel has ended,
+// and returns the kernel's error.
 bool launches_block() noexcept {
   static const bool block = [] {
     const char* value = std::getenv("CUDA_LAUNCH_BLOCKING");
@@ -79,12 +80,13 @@ std::span<const int32_t> device_attributes(const Caller& caller) {
   return process()->devices[size_t(caller.state->device)].facts->attributes;
 }
 
-// The function's own bounds. An unavailable fact bounds nothing: the server's driver then checks.
+// Checks the function's own bounds. If a fact is unavailable, the server's driver checks the bound.
 CUresult check_function(const Caller& caller, FunctionState& function, const LaunchShape& shape) {
   int device = caller.state->device, value = 0;
   if (function_attribute(caller, function, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, device, value) == CUDA_SUCCESS &&
       value > 0 && shape.block_threads() > uint64_t(value)) {
-    // The attribute is the smaller of the launch bounds and the registers' limit; the driver distinguishes them.
+    // The attribute is the minimum of the launch bounds and the registers' limit, for which the driver returns
+    // different errors.
     bool registers_known =
         function_attribute(caller, function, CU_FUNC_ATTRIBUTE_NUM_REGS, device, value) == CUDA_SUCCESS;
     bool fit = !registers_known || registers_fit(uint32_t(value), shape.block_threads(), device_attributes(caller));
@@ -107,7 +109,7 @@ ClusterShape cluster_of(std::span<const CUlaunchAttribute> attributes) {
   return {};
 }
 
-// Unknown facts of the function bound nothing, as above.
+// Checks the shape of the clusters. If a fact is unavailable, the server's driver checks it.
 CUresult check_clusters(const Caller& caller, FunctionState& function, const Launch& launch) {
   int device = caller.state->device;
   auto known = [&](CUfunction_attribute attribute) {
@@ -126,7 +128,7 @@ CUresult check_clusters(const Caller& caller, FunctionState& function, const Lau
                        known(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED) != 0);
 }
 
-// All blocks of a cooperative launch must be on the device at once.
+// Checks that the device can hold all blocks of a cooperative launch at once.
 CUresult check_cooperative(const Caller& caller, FunctionState& function, const LaunchShape& shape,
                            std::span<const int32_t> attributes) {
   if (attributes.size() <= CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH) return CUDA_SUCCESS;
@@ -164,7 +166,7 @@ CUresult send(const Caller& caller, const Launch& launch, const FunctionState& f
   return send::post_launch(*caller.session, caller.context, message, &sequence);
 }
 
-// Events that a launch records by itself count as recorded by its frame.
+// Notes that the launch's frame records the events in the launch's attributes.
 void note_events(const Caller& caller, const Launch& launch, uint64_t stream, uint64_t sequence) noexcept {
   for (const CUlaunchAttribute& attribute : launch.attributes) {
     if (!names_event(attribute.id)) continue;
@@ -175,11 +177,11 @@ void note_events(const Caller& caller, const Launch& launch, uint64_t stream, ui
   }
 }
 
-// Longer parameters are looked at one by one.
+// The parameters of a kernel are scanned together up to this size; longer ones are scanned one by one.
 constexpr size_t kScannedTogetherBytesMax = 4096;
 
-// Pinned memory that a parameter, or a member of one, points to is made known to the device before the launch leaves;
-// freed memory is no longer there.
+// Makes pinned memory to which a parameter, or a member of one, points known to the device before the launch is sent.
+// Releases cached blocks at such addresses.
 void scan_for_addresses(const Caller& caller, const LaunchParameters& parameters,
                         const FunctionState& function) noexcept {
   const PinnedPointers& pinned = caller.server->pinned_pointers;
@@ -189,7 +191,8 @@ void scan_for_addresses(const Caller& caller, const LaunchParameters& parameters
     const size_t bytes = std::min<size_t>(parameters.packed_bytes, function.parameters.bytes);
     return note_addresses_in(caller, {parameters.packed, bytes});
   }
-  // Side by side, as the kernel has them: two of them may be halves of an address.
+  // The parameters are scanned side by side, as the kernel has them, because two of them may be the halves of an
+  // address.
   std::array<std::byte, kScannedTogetherBytesMax> packed;
   const bool together = function.parameters.bytes <= packed.size();
   if (together) std::memset(packed.data(), 0, function.parameters.bytes);
@@ -203,8 +206,9 @@ void scan_for_addresses(const Caller& caller, const LaunchParameters& parameters
   if (together) note_addresses_in(caller, std::span(packed).first(function.parameters.bytes));
 }
 
-// A kernel may wait for a word in memory of the program, which may change other memory before it writes that: sources
-// of copies behind the kernel. Where both sides have all such memory, the kernel must have been given an address in it.
+// Returns whether the kernel may wait for a word that the program writes. Before it writes the word, the program may
+// change the sources of copies behind the kernel. If the server has all such memory at the same addresses, only a
+// kernel that was given an address in it can wait.
 bool may_wait_for_host(const Caller& caller, const LaunchParameters& parameters,
                        const FunctionState& function) noexcept {
   const HostRegions& regions = caller.server->host_regions;
@@ -231,8 +235,8 @@ bool in_null_stream(const Launch& launch) noexcept {
   return launch.stream == CU_STREAM_LEGACY || (!launch.stream && !launch.per_thread);
 }
 
-// Beside a capture that it would have to wait for the NULL stream is refused before anything else is looked at, as in
-// all calls that name a stream.
+// Refuses the NULL stream beside a capture for which it would have to wait. As in all calls that name a stream, this
+// check precedes all others.
 CUresult permit_null_stream(const Caller& caller, const Launch& launch) noexcept {
   CUresult error = CUDA_SUCCESS;
   if (caller.server->captures.any() && in_null_stream(launch)) [[unlikely]]
@@ -240,8 +244,8 @@ CUresult permit_null_stream(const Caller& caller, const Launch& launch) noexcept
   return error;
 }
 
-// A capture that was to take a launch of an impossible shape is invalid then (as measured on driver 580). The NULL
-// stream is never captured.
+// Returns `reason`, the error of an impossible shape. A capture of the launch's stream is invalidated (as measured on
+// driver 580). The NULL stream is never captured.
 CUresult refuse_shape(const Caller& caller, const Launch& launch, CUresult reason) noexcept {
   if (in_null_stream(launch) || !caller.server->captures.any()) [[likely]]
     return reason;
@@ -273,7 +277,8 @@ CUresult launch_kernel(const Caller& caller, const Launch& launch) {
       if (!parameters.each[i]) return CUDA_ERROR_INVALID_VALUE;
     }
   }
-  // Parameters may be in managed memory, which is out of reach before work, and must not be touched under a lock.
+  // The parameters may be in managed memory, which before_work() makes inaccessible and which must not be accessed
+  // under a lock.
   std::vector<std::byte> packed;
   if (caller.server->managed_memory.any() || function->parameters_of_server) [[unlikely]] {
     packed.resize(function->parameters.bytes);

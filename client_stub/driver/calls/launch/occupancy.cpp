@@ -13,15 +13,16 @@
 namespace gpuwire::client {
 namespace {
 
-// A stream of the current context has the same meaning as NULL. Without it every process can ask the same question.
+// Replaces a stream of the current context by NULL, which has the same meaning, so that every process asks the same
+// question.
 CUlaunchConfig without_stream_of_current_context(const Caller& caller, CUlaunchConfig config) {
   const StreamState* stream = find_stream(caller.state, reinterpret_cast<uint64_t>(config.hStream));
   if (stream && stream->context == caller.state) config.hStream = nullptr;
   return config;
 }
 
-// The block size with the most threads per multiprocessor, the largest of those that are equal: the search that the
-// CUDA C++ Programming Guide describes under "Occupancy Calculator". Block sizes are tried downwards in steps of a
+// Finds the block size with the most threads per multiprocessor, the largest of several equal ones. The CUDA C++
+// Programming Guide describes the search under "Occupancy Calculator": block sizes are tried downwards in steps of a
 // warp.
 CUresult best_block(const Caller& caller, FunctionState& function, CUoccupancyB2DSize shared_for, size_t shared,
                     int limit, unsigned flags, int& grid, int& block) {
@@ -54,7 +55,8 @@ CUresult best_block(const Caller& caller, FunctionState& function, CUoccupancyB2
 
 using AskAboutClusters = CUresult(const Caller&, int*, CUfunction, const CUlaunchConfig*);
 
-// `unkept`: asks questions that are too long to be stored.
+// Answers a question about clusters, if possible from the stored answers. `unkept` sends a question that is too long to
+// be stored.
 CUresult about_clusters(const Caller& caller, OccupancyKind kind, int* out, CUfunction func,
                         const CUlaunchConfig* config, AskAboutClusters& unkept) {
   if (config->numAttrs > 0 && !config->attrs) return CUDA_ERROR_INVALID_VALUE;

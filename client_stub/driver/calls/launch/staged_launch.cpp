@@ -13,10 +13,10 @@
 namespace gpuwire::client::hand {
 namespace {
 
-// Of CUDA 3's launches ("CUDA C Programming Guide", kernel parameters).
+// The maximum of a launch's parameters in CUDA 3 ("CUDA C Programming Guide", kernel parameters).
 constexpr size_t kStagedParameterBytesMax = 4096;
 
-// Runs set(StagedLaunch&) on the settings of a function.
+// Runs set(StagedLaunch&) on the settings of a function. Lock: the function's mutex is held during the call.
 template <class Set>
 CUresult stage(CUfunction handle, Set&& set) {
   FunctionState* function = find_launchable(handle);
@@ -29,7 +29,7 @@ CUresult stage(CUfunction handle, Set&& set) {
 CUresult set_parameter(CUfunction function, int offset, const void* value, size_t bytes) {
   if (offset < 0 || !value || bytes > kStagedParameterBytesMax || size_t(offset) > kStagedParameterBytesMax - bytes)
     return CUDA_ERROR_INVALID_VALUE;
-  // It may be in managed memory, which must not be touched under a lock.
+  // The value may be in managed memory, which must not be accessed under a lock, so it is copied first.
   const auto* first = static_cast<const std::byte*>(value);
   const std::vector<std::byte> parameter(first, first + bytes);
   return stage(function, [&](StagedLaunch& staged) {

@@ -1,5 +1,5 @@
-// Queries and settings of functions and kernels. Answers come from the facts that arrived when the function was looked
-// up; settings are posted, so the client checks their arguments.
+// Queries and settings of functions and kernels. The client answers queries from the facts that arrived when the
+// function was looked up. Settings are posted, so the client checks their arguments.
 #include <algorithm>
 
 #include "client/forward.hpp"
@@ -10,7 +10,8 @@
 namespace gpuwire::client::hand {
 namespace {
 
-// Which values an attribute can be set to (section "Execution Control" of the driver API, cuFuncSetAttribute).
+// Checks whether an attribute can be set to the value (section "Execution Control" of the driver API,
+// cuFuncSetAttribute).
 CUresult check_setting(const Caller& caller, FunctionState& function, CUfunction_attribute attribute, int value,
                        int device) {
   switch (attribute) {
@@ -37,16 +38,16 @@ CUresult check_setting(const Caller& caller, FunctionState& function, CUfunction
   }
 }
 
-// The functions that were made of a kernel, on one device.
+// Visits the functions that were made of the kernel, one for each context. Lock: the kernel's mutex is held meanwhile.
 template <class Visit>
 void for_each_made(FunctionState& kernel, Visit&& visit) {
   std::lock_guard lock(kernel.mutex);
   for (auto& [context, made] : kernel.functions) visit(*made);
 }
 
-// A setting has changed on which the occupancy of this function may depend. To the driver a kernel and the functions
-// made of it are one, and a kernel may stand for the function of the current context: after a setting on one of them,
-// the others may follow or not, and their settings are not certain any more.
+// Notes a changed setting on which the occupancy of the function may depend. To the driver a kernel and the functions
+// made of it are one, and a kernel may stand for the function of the current context. After a setting on one of them,
+// the others may or may not follow, so their settings are uncertain.
 void note_for_occupancy(FunctionState& function, unsigned attribute, int value, int device, bool by_own_call) {
   OccupancySettings::Setting setting{attribute, device, by_own_call && !function.kernel, value};
   FunctionState* kernel = function.kernel ? function.kernel : &function;
@@ -68,7 +69,8 @@ void forget_attribute(FunctionState& function, CUfunction_attribute attribute, s
   if (device < function.on_device.size()) function.on_device[device].forget(attribute);
 }
 
-// `call_for`: whose setting the call is for; a kernel may be set as if it were a function, too.
+// Notes the new value of an attribute. `call_for` is the kind of object that the call is about; the call for functions
+// accepts a kernel, too.
 void note_setting(FunctionState& function, CUfunction_attribute attribute, int value, int device,
                   wire::HandleKind call_for) {
   const auto on = size_t(device);
@@ -80,12 +82,13 @@ void note_setting(FunctionState& function, CUfunction_attribute attribute, int v
   } else if (on < function.on_device.size()) {
     function.on_device[on].set(attribute, value, CUDA_SUCCESS);
   }
-  // The functions that were made of a kernel follow it or not by their own settings: they ask again.
+  // A function that was made of the kernel follows it or not, depending on its own settings, so its attribute is
+  // requested again.
   for_each_made(function, [&](FunctionState& made) { forget_attribute(made, attribute, on); });
   note_for_occupancy(function, attribute, value, device, function.kind == call_for);
 }
 
-// Is it known to be set so? Programs set the same before each launch.
+// Returns whether the attribute is known to have this value. Programs set the same value before each launch.
 bool has_setting(const FunctionState& function, CUfunction_attribute attribute, int value, int device) {
   int known = 0;
   CUresult result;
@@ -93,7 +96,7 @@ bool has_setting(const FunctionState& function, CUfunction_attribute attribute, 
          function.on_device[size_t(device)].get(attribute, known, result) && result == CUDA_SUCCESS && known == value;
 }
 
-// `offset` is not null.
+// Stores the offset and the size of a parameter. Precondition: `offset` is not null.
 CUresult parameter_info(const FunctionState& function, size_t index, size_t* offset, size_t* size) {
   const fatbin::ParameterLayout& parameters = function.parameters;
   if (index >= parameters.offsets.size()) return CUDA_ERROR_INVALID_VALUE;
@@ -162,7 +165,7 @@ CUresult cuFuncGetName(const Caller&, const char** name, CUfunction hfunc) {
   return CUDA_SUCCESS;
 }
 
-// A kernel is no function here: the driver answers CUDA_ERROR_INVALID_HANDLE (measured on driver 580).
+// The call refuses a kernel: the driver returns CUDA_ERROR_INVALID_HANDLE (as measured on driver 580).
 CUresult cuFuncGetParamInfo(const Caller& caller, CUfunction func, size_t paramIndex, size_t* paramOffset,
                             size_t* paramSize) {
   FunctionState* function = find_launchable(func);
@@ -172,7 +175,8 @@ CUresult cuFuncGetParamInfo(const Caller& caller, CUfunction func, size_t paramI
 }
 
 CUresult cuFuncIsLoaded(const Caller&, CUfunctionLoadingState* state, CUfunction) {
-  *state = CU_FUNCTION_LOADING_STATE_LOADED;  // a function is looked up at the server before it has a handle here
+  // The client looks a function up at the server before it returns its handle.
+  *state = CU_FUNCTION_LOADING_STATE_LOADED;
   return CUDA_SUCCESS;
 }
 
@@ -212,7 +216,7 @@ CUresult cuKernelSetCacheConfig(const Caller& caller, CUkernel kernel, CUfunc_ca
   return result;
 }
 
-// Unlike the other questions about a kernel it is answered only where a context is current (as measured on driver 580).
+// Unlike the other queries of kernels, this call needs a current context (as measured on driver 580).
 CUresult cuKernelGetParamInfo(const Caller& caller, CUkernel kernel, size_t paramIndex, size_t* paramOffset,
                               size_t* paramSize) {
   FunctionState* state = find_kernel(kernel);

@@ -1,5 +1,5 @@
-// Libraries and their kernels: nothing is sent before a kernel or a variable of a library is first used, unless the
-// program wants all loaded at once.
+// Libraries and their kernels. The client loads a library at the server when the program first uses one of its kernels
+// or variables, or at once if the program wants eager loading.
 #include "client/forward.hpp"
 #include "client/custom.hpp"
 #include "client/session_sends.hpp"
@@ -22,7 +22,7 @@ CUresult parse_library_options(unsigned count, const CUlibraryOption* options, v
   if (count > 0 && !options) return CUDA_ERROR_INVALID_VALUE;
   if (count > wire::kListItemsMax) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < count; ++i) {
-    // Options that are mere flags may come without a value.
+    // Options that are flags may come without a value.
     auto value = values ? reinterpret_cast<uint64_t>(values[i]) : 0;
     switch (options[i]) {
       case CU_LIBRARY_BINARY_IS_PRESERVED: out.preserved = true; break;
@@ -37,7 +37,7 @@ CUresult publish(const Caller& caller, CUlibrary* library, std::unique_ptr<Modul
   state->kind = wire::HandleKind::library;
   state->handle = handles().create(state->kind, caller.server);
   if (!state->handle) return CUDA_ERROR_OUT_OF_MEMORY;
-  // The compiler's log belongs into buffers that are the program's only during this call.
+  // The compiler writes its log during this call, because the program's buffers are valid only until the call returns.
   const bool asks = state->options.error_log || state->options.info_log || state->options.wall_time;
   if (asks || process()->loads_eagerly) {
     std::lock_guard lock(state->mutex);
@@ -61,7 +61,7 @@ CUresult set_options(ModuleState& state, unsigned jit_count, const CUjit_option*
   return CUDA_SUCCESS;
 }
 
-// The module that a library is in a context, as a module of the program's.
+// Stores the library's module in the caller's context, as a module of the program.
 CUresult module_of(const Caller& caller, ModuleState& library, CUmodule* module) {
   std::lock_guard lock(library.mutex);
   if (auto known = library.modules.find(owner(caller)); known != library.modules.end()) {
@@ -235,7 +235,7 @@ CUresult cuKernelGetFunction(const Caller& caller, CUfunction* pFunc, CUkernel k
   function->parameters = state->parameters;
   function->parameters_of_server = state->parameters_of_server;
   function->on_device = std::vector<FunctionAttributes>(state->on_device.size());
-  // On its one device a function begins with its kernel's settings there.
+  // A function begins with its kernel's settings on the device of its context.
   auto device = size_t(caller.state->device);
   if (device < function->on_device.size()) function->on_device[device].copy(state->on_device[device]);
   function->occupancy.begin_with(state->occupancy.settings().inherited());

@@ -1,4 +1,5 @@
-// The driver's linker. Inputs travel as program images do, by their digests; the logs and the linked image come back.
+// The driver's linker. The client names inputs by their digests, like program images; the server returns the logs and
+// the linked image.
 #include <algorithm>
 #include <memory>
 
@@ -14,15 +15,17 @@
 namespace gpuwire::client {
 namespace {
 
-constexpr int kAddAttemptsMax = 3;  // the server may drop an input between its arrival and its use
+// The server may drop an input between its arrival and its use.
+constexpr int kAddAttemptsMax = 3;
 
-// A CUlinkState. The program's buffers and its array of option values live until it is destroyed (cuda.h,
+// A CUlinkState. The program's buffers and its array of option values stay valid until the linker ends (cuda.h,
 // cuLinkCreate).
 struct Linker {
   uint64_t handle = 0;
   LoadOptions options;
   std::vector<std::byte> image;
-  fatbin::KernelParameterTable parameters;  // of the inputs' kernels
+  // The parameters of the inputs' kernels.
+  fatbin::KernelParameterTable parameters;
 };
 
 Linker* find(CUlinkState state) {
@@ -78,8 +81,8 @@ CUresult fetch_image(const Caller& caller, Linker& linker) {
   return CUDA_SUCCESS;
 }
 
-// The part of the linked image that a load will read, by the image's own lengths. Empty: it is not a linker's output,
-// or claims to be longer than it is, so that a load would read, and send, the memory behind it.
+// Returns the part of the linked image that a load will read, by the image's own lengths. Returns nothing if the image
+// is not a linker's output, or claims more bytes than it has: a load would read, and send, the memory behind it.
 std::span<const uint8_t> loadable(std::span<const uint8_t> made) {
   constexpr size_t kKindBytes = 8;
   switch (fatbin::image_kind(made.first(std::min(made.size(), kKindBytes)))) {
@@ -97,6 +100,7 @@ std::span<const uint8_t> loadable(std::span<const uint8_t> made) {
   return {};
 }
 
+// The linker and the parsed options of a call.
 struct BegunLink {
   Linker* linker;
   LoadOptions options;
@@ -158,7 +162,7 @@ CUresult cuLinkAddFile_v2(const Caller& caller, CUlinkState state, CUjitInputTyp
   return add(caller, *begun.linker, type, *input, path, begun.options);
 }
 
-// The older forms differ in the name alone.
+// The older forms differ only in their names.
 CUresult cuLinkCreate(const Caller& caller, unsigned int numOptions, CUjit_option* options, void** optionValues,
                       CUlinkState* stateOut) {
   return hand::cuLinkCreate_v2(caller, numOptions, options, optionValues, stateOut);

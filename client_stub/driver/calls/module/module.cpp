@@ -1,4 +1,4 @@
-// Modules: loaded by the call itself, so that the call reports the faults of an image.
+// Modules. The call that loads a module waits for it, so that the call reports the faults of an image.
 #include "client/custom.hpp"
 #include "client/session_sends.hpp"
 #include "client_stub/driver/state/call/account.hpp"
