@@ -25,7 +25,7 @@ bool valid_mode(CUstreamCaptureMode mode) noexcept {
          mode == CU_STREAM_CAPTURE_MODE_RELAXED;
 }
 
-// May a capture begin in this stream?
+// Returns the call's error if no capture may begin in the stream.
 CUresult may_begin(const StreamCall& on, CUstreamCaptureMode mode) noexcept {
   if (CUresult error = argument_first(on.error, valid_mode(mode) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE))
     return error;
@@ -45,8 +45,8 @@ CUresult begin_here(const StreamCall& on, CUstreamCaptureMode mode, CUgraph grap
   return on.caller.server->captures.add(std::move(capture), *on.state);
 }
 
-// The server's driver has begun a capture, or not. Where this call brings an earlier one's error, none has begun for
-// the program, and none may be left there.
+// Ends a call that begins a capture. `result` is the server's. If the call reports an earlier call's error, the program
+// has no capture, so the capture at the server ends, too.
 CUresult begun(const StreamCall& on, CUresult result, CUstreamCaptureMode mode, CUgraph graph) noexcept {
   const CUresult told = leave(on.caller, result);
   if (result == CUDA_SUCCESS && told) {
@@ -58,9 +58,9 @@ CUresult begun(const StreamCall& on, CUresult result, CUstreamCaptureMode mode, 
   return told ? told : begin_here(on, mode, graph);
 }
 
-// A question about the NULL stream, while a stream that synchronises with it captures, is an error that does no harm to
-// the capture (CUDA driver API, cuStreamIsCapturing); other calls on that stream are not as harmless, so this comes
-// before the stream is resolved.
+// Returns the error of a query of the NULL stream while a stream that synchronises with it captures. The query does not
+// harm the capture (CUDA driver API, cuStreamIsCapturing), but the resolution of the stream would, so this check
+// precedes it.
 CUresult question_of_null_stream(CUstream stream, bool per_thread) noexcept {
   const ContextState* context = t_context;
   bool null_stream = stream == CU_STREAM_LEGACY || (stream == nullptr && !per_thread);
@@ -77,7 +77,8 @@ CUresult query_capture(const StreamCall& on, CUstreamCaptureStatus& status, uint
   return CUDA_SUCCESS;
 }
 
-// Asks the server. Most streams have a handful of open ends; when there are more they are asked for again.
+// Requests the capture's graph, nodes and edges from the server. Most streams have few open ends; if there are more
+// than the request has room for, the request is repeated.
 CUresult ask(const StreamCall& on, CaptureAnswer& out) {
   if (!on.caller.session->facts().knows(uint32_t(wire::SessionOrdinal::capture_info))) return CUDA_ERROR_NOT_SUPPORTED;
   size_t room = 8, count = 0;
@@ -110,7 +111,7 @@ CUresult ask(const StreamCall& on, CaptureAnswer& out) {
 
 namespace hand {
 
-// The server captures in relaxed mode: the modes are about the program's threads, and are applied here.
+// The server captures in relaxed mode. The modes concern the program's threads, so the client applies them.
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode, bool per_thread) {
   StreamCall on(stream, per_thread);
   if (CUresult error = may_begin(on, mode)) return error;
@@ -142,22 +143,24 @@ CUresult cuStreamEndCapture(const StreamCall& on, CUstream, CUgraph* out, bool) 
   Captures& captures = on.caller.server->captures;
   GraphRecords& graph_records = on.caller.server->graph_records;
   Capture capture;
-  if (out) *out = nullptr;  // in any case (as measured on driver 580, like the following)
+  // The output is null after an error, too (as measured on driver 580, like the following).
+  if (out) *out = nullptr;
   if (!captures.find(*on.state, capture)) return CUDA_ERROR_ILLEGAL_STATE;
   if (capture.origin != on.wire_stream) {
     captures.invalidate(capture.id);
     return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
   }
-  // In another thread it ends all the same, with an error.
+  // A call by a thread other than the one that began the capture ends it, too, with an error.
   bool foreign = capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture.thread != thread_number();
   const Captures::Changing changing(captures);
-  // First here, so that the stream is no part of an invalid capture when the call is sent.
+  // The client's record ends first, so that the stream is not part of an invalid capture when the call is sent.
   captures.remove(capture);
   CUgraph graph = nullptr;
   const CUresult ended = forward::cuStreamEndCapture(on.caller, on.stream(), &graph);
-  const CUresult result = leave(on.caller, ended);  // perhaps an earlier call's error
+  // The result may be an earlier call's error.
+  const CUresult result = leave(on.caller, ended);
   const bool failed = capture.invalidated || foreign;
-  // A program that does not ask for the graph may have it by another way.
+  // A program that passes no output may have the graph from another call.
   const bool nobodys = !out && !capture.graph && !capture.told_graph;
   if (result == CUDA_SUCCESS && !failed && !nobodys) graph_records.copy(capture.id, reinterpret_cast<uint64_t>(graph));
   forget_graph(on.caller, capture.id);
@@ -166,12 +169,13 @@ CUresult cuStreamEndCapture(const StreamCall& on, CUstream, CUgraph* out, bool) 
     if (out) *out = graph;
     return CUDA_SUCCESS;
   }
-  // The graph is gone, the program's own, too (on driver 580 its later uses are CUDA_ERROR_INVALID_VALUE), and with it
-  // the handles that the program got for it.
+  // The graph is destroyed, even a graph of the program's own (on driver 580 its later uses return
+  // CUDA_ERROR_INVALID_VALUE), and with it the handles that the program has got for it.
   const uint64_t lost = capture.graph ? reinterpret_cast<uint64_t>(capture.graph) : capture.told_graph;
   if (ended == CUDA_SUCCESS) forward::cuGraphDestroy(on.caller, capture.graph ? capture.graph : graph);
   if (lost) forget_graph(on.caller, lost);
-  if (lost && ended) {  // the server's driver has ended it with the capture
+  // If the call has failed, the server's driver has destroyed the graph with the capture.
+  if (lost && ended) {
     graph_records.note_inner(capture.id, lost);
     forget_graph(on.caller, capture.id);
   }
@@ -205,7 +209,7 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* statu
     *status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
     return CUDA_SUCCESS;
   }
-  // A program that does not ask for data of edges must not lose them.
+  // A program that does not ask for the data of edges must not lose them.
   if (!edges && dependencies && told.edges_matter()) return CUDA_ERROR_LOSSY_QUERY;
   bool kept = on.caller.server->captures.keep(found, on.wire_stream, std::move(told), [&](const CaptureAnswer& known) {
     if (graph) *graph = reinterpret_cast<CUgraph>(known.graph);
@@ -226,7 +230,7 @@ CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status, 
 }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
-  // A mode that there is not is taken, too (as measured on driver 580): it is neither global nor relaxed.
+  // The driver accepts an unknown mode, too (as measured on driver 580): it is neither global nor relaxed.
   if (!mode) return CUDA_ERROR_INVALID_VALUE;
   ThreadState* thread = thread_state();
   if (!thread) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -1,4 +1,4 @@
-// Making a stream, for the calls that make one.
+// The creation of a stream, which several calls share.
 #pragma once
 
 #include <cuda.h>
@@ -7,7 +7,7 @@
 
 namespace gpuwire::client {
 
-// A stream in the caller's context. `out` is not null; flags and priority are checked here.
+// Creates a stream in the caller's context. Checks all arguments.
 CUresult create_stream(const Caller& caller, CUstream* out, unsigned flags, int priority) noexcept;
 
 }  // namespace gpuwire::client

@@ -1,4 +1,4 @@
-// Events: their records are counted, so that most questions about them need no server.
+// Events. The client counts their records, so most queries of events need no request.
 #include "client/forward.hpp"
 #include "client/custom.hpp"
 #include "client/session_sends.hpp"
@@ -20,57 +20,61 @@ namespace {
 
 constexpr unsigned kEventFlagsKnown = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
 
+// Returns the result of a query of a completed event: the error of its work once, then success.
 CUresult finished(const EventCall& on) noexcept {
   int32_t failed = on.state->failed.load(std::memory_order_relaxed);
   if (failed) failed = on.state->failed.exchange(0, std::memory_order_relaxed);
   return leave(on.caller, CUresult(failed));
 }
 
-// The program learns that this record is done.
+// Notes that the record is done, before the program learns it.
 void settle(const EventCall& on, uint64_t record) noexcept {
   note_event_done(*on.state, record);
   on.caller.server->note_progress();
 }
 
-// Asks for a notice when this record of the event is done. The frame leaves with those that follow, or by a flush.
+// Requests a notice when this record of the event is done. The frame leaves with later frames, or by a flush.
 CUresult watch(const EventCall& on, CUevent event, uint64_t record) noexcept {
   if (on.state->watched.load(std::memory_order_relaxed) >= record) return CUDA_SUCCESS;
   CUresult error = send::post_watch_event(*on.caller.session, on.caller.context,
                                           {.event = reinterpret_cast<uint64_t>(event), .record = record});
-  // Release: a thread that sees that the record is watched from its beginning also sees the `asked` of then.
+  // Release: a thread that sees the record as watched also sees the value that watch_from_beginning() stored in
+  // `asked`.
   if (error == CUDA_SUCCESS) raise(on.state->watched, record);
   return error;
 }
 
-// The program asks for the event again and again: its new record is watched, so that no question has to travel. `seen`:
-// ServerSession::progress() before the record, which the program has learned nothing about since.
+// Watches the new record of an event that the program polls, so that its queries need no request. `seen` is
+// ServerSession::progress() before the record, after which the program has learned nothing about the record.
 void watch_from_beginning(CUevent event, uint64_t record, uint64_t seen) noexcept {
   EventCall on(event);
   if (on.error) return;
   on.state->asked.store(seen, std::memory_order_relaxed);
-  static_cast<void>(watch(on, event, record));  // else the question travels
+  // If the watch fails, the program's query sends a request.
+  static_cast<void>(watch(on, event, record));
 }
 
-// An event and the stream it is recorded in belong to one context (CUDA driver API, cuEventRecord), green ones counting
-// as their primary. Null: it does not.
+// Returns the event's state, or null if the event and the stream belong to different contexts (CUDA driver API,
+// cuEventRecord). Green contexts count as their primary context.
 EventState* recordable(const StreamCall& on, CUevent event) noexcept {
   EventState* state = find_event(event);
   return state && state->context == owner(on.caller) ? state : nullptr;
 }
 
-// The capture that the event's newest record was in, 0: none. The launch of a graph that records the event ends that
-// (as measured on driver 580): whether there was one, the server is asked, once the capture is over.
+// Returns the capture of the event's newest record, 0 for none. A launch of a graph that records the event replaces
+// that record (as measured on driver 580). Once the capture has ended, only the server knows whether there was such a
+// launch, so the result is 0 if there may have been one.
 uint64_t captured_in(ServerSession& server, const EventState& event) noexcept {
   const uint64_t capture = event.capture.load(std::memory_order_relaxed);
   return capture == 0 || newest_record(event).own || server.captures.is_active(capture) ? capture : 0;
 }
 
-// A question about an event of a capture is wrong, and the capture is invalid then.
+// Refuses a query of an event whose newest record is in a capture, and invalidates the capture.
 CUresult refuse_captured(const EventCall& on) noexcept {
   const uint64_t capture = captured_in(*on.caller.server, *on.state);
   if (capture == 0) [[likely]]
     return CUDA_SUCCESS;
-  // For a capture that is over or invalid (as measured on driver 580).
+  // The error is another one if the capture has ended or is invalid already (as measured on driver 580).
   return on.caller.server->captures.invalidate(capture) ? CUDA_ERROR_CAPTURED_EVENT : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -88,7 +92,7 @@ CUresult record(const StreamCall& on, CUevent event) {
   return result;
 }
 
-// Becomes a node that records the event when its graph is launched; until then the event is unchanged.
+// Adds a node to the captured graph that records the event at the launch; until then the event is unchanged.
 CUresult record_in_graph(const StreamCall& on, CUevent event) {
   if (!recordable(on, event)) return CUDA_ERROR_INVALID_HANDLE;
   // As measured on driver 580.
@@ -96,8 +100,8 @@ CUresult record_in_graph(const StreamCall& on, CUevent event) {
   return forward::cuEventRecordWithFlags(on.caller, event, on.stream(), CU_EVENT_RECORD_EXTERNAL, false);
 }
 
-// Answers the query for an event that is watched. A polling program's own thread reads the server's notices: the
-// session's own thread would be later.
+// Answers the query of an event that is watched. The polling thread reads the server's notices itself, because the
+// session's own thread would read them later.
 CUresult read_watched(const EventCall& on) noexcept {
   on.caller.session->poll();
   return event_done(*on.state) ? finished(on) : CUDA_ERROR_NOT_READY;
@@ -144,9 +148,10 @@ CUresult hand::cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned i
   return leave(on.caller, flags == 0 ? record(on, event) : record_in_graph(on, event));
 }
 
-// Records all work of a context; known to be done with the context, or by a watch.
+// Records all work of a context. The record is done when the context is known to be idle, or when a watch reports it.
 CUresult hand::cuCtxRecordEvent(CUcontext handle, CUevent event) {
-  if (!handle) return CUDA_ERROR_INVALID_CONTEXT;  // not the current one (as measured on driver 580)
+  // NULL does not stand for the current context (as measured on driver 580).
+  if (!handle) return CUDA_ERROR_INVALID_CONTEXT;
   CUresult error;
   ContextState* context = context_or_current(handle, error);
   if (!context) return error;
@@ -161,7 +166,8 @@ CUresult hand::cuCtxRecordEvent(CUcontext handle, CUevent event) {
 }
 
 CUresult hand::cuCtxWaitEvent(CUcontext handle, CUevent event) {
-  if (!handle) return CUDA_ERROR_INVALID_CONTEXT;  // not the current one (as measured on driver 580)
+  // NULL does not stand for the current context (as measured on driver 580).
+  if (!handle) return CUDA_ERROR_INVALID_CONTEXT;
   CUresult error;
   ContextState* context = context_or_current(handle, error);
   if (!context) return error;
@@ -184,11 +190,13 @@ CUresult hand::cuEventQuery(const EventCall& on, CUevent event) {
   const bool done = event_done(*on.state);
   if (own && record != 0 && (watched || !done) && !on.state->polled.load(std::memory_order_relaxed)) {
     on.state->polled.store(true, std::memory_order_relaxed);
-    if (watched && !done) on.caller.session->flush();  // the record is on its way from here on
+    // The flush sends the record.
+    if (watched && !done) on.caller.session->flush();
   }
   if (done) return finished(on);
   if (is_shared(*on.state)) return forward::cuEventQuery(on.caller, event);
-  // The caller may hold a lock that the function needs, and the server be blocked until the function has returned.
+  // Behind a host function no request waits for the server: the program's thread may hold a lock that the function
+  // needs, and the server may not answer before the function has returned.
   const uint64_t stream = on.state->stream.load(std::memory_order_relaxed);
   if (own && on.caller.server->host_callbacks.stand_before(stream, record)) {
     if (CUresult error = watch(on, event, record)) return error;
@@ -199,7 +207,7 @@ CUresult hand::cuEventQuery(const EventCall& on, CUevent event) {
   uint64_t now = on.caller.server->progress();
   if (watched) {
     if (on.state->asked.load(std::memory_order_relaxed) == now) return read_watched(on);
-    // The progress may be this record's own, which came since it was looked at.
+    // The progress since the first check may be that of this record.
     if (event_done(*on.state)) return finished(on);
   }
   CUresult result = forward::cuEventQuery(on.caller, event);
@@ -217,7 +225,8 @@ CUresult hand::cuEventSynchronize(const EventCall& on, CUevent event) {
   if (CUresult error = on.caller.server->captures.permit_unsafe_call()) return error;
   if (event_done(*on.state)) return finished(on);
   const uint64_t record = newest_record(*on.state).sequence;
-  on.caller.server->host_regions.push(on.caller);  // a kernel may be waiting for a write of the program
+  // A kernel before the record may wait for a write of the program, so the program's changes are sent first.
+  on.caller.server->host_regions.push(on.caller);
   CUresult result = forward::cuEventSynchronize(on.caller, event);
   if (result == CUDA_SUCCESS) settle(on, record);
   return result;
@@ -225,7 +234,7 @@ CUresult hand::cuEventSynchronize(const EventCall& on, CUevent event) {
 
 CUresult hand::cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) {
   EventCall from(start);
-  // Of two mistakes the one with the time is another error than elsewhere (as measured on driver 580).
+  // If the output is missing as well, this call returns another error than others do (as measured on driver 580).
   if (from.error) return argument_first(from.error, milliseconds ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE);
   EventCall to(end);
   if (to.error) return to.error;
@@ -234,7 +243,8 @@ CUresult hand::cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent
     if (!timed) return CUDA_ERROR_INVALID_HANDLE;
   }
   if (from.state->context != to.state->context) return CUDA_ERROR_INVALID_HANDLE;
-  if (!milliseconds) return CUDA_ERROR_INVALID_VALUE;  // the events come first, as measured on driver 580
+  // The events are checked before the output (as measured on driver 580).
+  if (!milliseconds) return CUDA_ERROR_INVALID_VALUE;
   for (const EventState* state : {from.state, to.state}) {
     if (!event_done(*state)) to.caller.server->posted_uploads.settle(to.caller, newest_record(*state).sequence);
   }

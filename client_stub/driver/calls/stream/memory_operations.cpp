@@ -1,4 +1,4 @@
-// The calls are posted, so the client checks the arguments that CUDA checks at once.
+// The calls of memory operations are posted, so the client checks the arguments that CUDA checks at once.
 #include "client_stub/driver/calls/stream/memory_operations.hpp"
 
 #include "client/forward.hpp"
@@ -20,15 +20,19 @@ constexpr unsigned kWaitFlags = CU_STREAM_WAIT_VALUE_GEQ | CU_STREAM_WAIT_VALUE_
                                 CU_STREAM_WAIT_VALUE_NOR | CU_STREAM_WAIT_VALUE_FLUSH;
 constexpr unsigned kWriteFlags = CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
 
-// Memory of pools, of graphs and managed memory holds none (measured on driver 580).
+// Returns whether memory of this kind may hold the words of operations. Managed memory and memory of pools and graphs
+// may not (as measured on driver 580).
 bool holds_words(RangeKind kind) noexcept {
   return kind != RangeKind::pool && kind != RangeKind::graph && !is_managed(kind);
 }
 
-// One word of an operation. Its memory is made known to the device.
+// The word of an operation. The constructor makes its memory known to the device.
 struct Word {
-  CUresult error = CUDA_SUCCESS;  // of a word that is none at any time
-  bool unknown = false;           // only the server's driver can tell
+  // The result of the call, if the word is invalid at any time.
+  CUresult error = CUDA_SUCCESS;
+  // Only the server's driver can check the word.
+  bool unknown = false;
+  // The memory may hold words of operations.
   bool holds = true;
 
   Word(CUdeviceptr address, size_t bytes) noexcept {
@@ -43,7 +47,7 @@ struct Word {
   bool refused_when_run() const noexcept { return unknown || !holds; }
 };
 
-// The operation alone; its flags and its word are those of a wait or of a write.
+// Checks one operation. Its flags and its word are those of a wait or of a write.
 MemoryOperations look_at_one(const CUstreamBatchMemOpParams& operation) noexcept {
   const auto judge = [](unsigned flags, unsigned known_flags, CUdeviceptr address, size_t bytes, bool waits) {
     const Word word(address, bytes);
@@ -62,7 +66,7 @@ MemoryOperations look_at_one(const CUstreamBatchMemOpParams& operation) noexcept
   }
 }
 
-// The words that kernels behind the operations read may be addresses of pinned memory.
+// Scans a written word for an address of pinned memory, because kernels behind the operation may read the word.
 void note_written(const Caller& caller, const CUstreamBatchMemOpParams& operation) noexcept {
   PinnedPointers& pinned = caller.server->pinned_pointers;
   const auto& write = operation.writeValue;
@@ -87,26 +91,26 @@ MemoryOperations look_at(const Caller& caller, std::span<const CUstreamBatchMemO
 void note_in_graph(const Caller& caller, uint64_t owner, const MemoryOperations& operations) {
   GraphRecords& records = caller.server->graph_records;
   if (operations.refused_when_run) records.note_judged(owner);
-  // With each launch the work behind the wait may find that the program has done other things before it wrote the word.
+  // With each launch the work behind the wait may depend on what the program does before it writes the word.
   if (operations.waits) records.note_awaits(owner, Awaits::program);
 }
 
 namespace hand {
 namespace {
 
-// The result of operations whose frame was sent as `sequence` to the stream, or to the graph that it is captured into.
-// The driver refuses such operations at once in a stream, and at the launch of a graph.
+// Returns the result of operations whose frame was sent as `sequence` to the stream, or to the graph into which the
+// stream is captured. The driver refuses such operations at once in a stream, and at the launch of a graph.
 CUresult sent(const Caller& caller, uint64_t wire_stream, uint64_t sequence, const MemoryOperations& operations) {
   const uint64_t capture = capture_of(caller, wire_stream);
   if (capture) note_in_graph(caller, capture, operations);
-  // The work behind the wait may find that the program has done other things before it wrote the word.
+  // The work behind the wait may depend on what the program does before it writes the word.
   if (!capture && operations.waits) {
     caller.server->in_flight.note_standing(caller, wire_stream, sequence, Awaits::program);
   }
   return operations.plain && (capture || !operations.refused_when_run) ? CUDA_SUCCESS : await_verdict(caller);
 }
 
-// `forward_call` posts the operation on a word of this many bytes.
+// Checks an operation on a word of this many bytes. `forward_call` posts it.
 template <class Forward>
 CUresult operate(const Caller& caller, CUstream stream, bool per_thread, CUdeviceptr address, size_t bytes,
                  unsigned flags, bool waits, Forward&& forward_call) {
@@ -172,8 +176,8 @@ CUresult cuStreamWriteValue64_v2(const Caller& caller, CUstream stream, CUdevice
   });
 }
 
-// The operations as they were before CUDA 11.7, which drivers offer only if their kernel module is configured for them;
-// the attribute shows it. Otherwise no argument of a call is checked (as measured on driver 580).
+// The forms of before CUDA 11.7. A driver offers them only if its kernel module is configured for them, which the
+// attribute shows. Otherwise the calls check no argument (as measured on driver 580).
 namespace {
 
 CUresult first_version(const Caller& caller) noexcept {

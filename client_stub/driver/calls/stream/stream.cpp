@@ -22,20 +22,21 @@
 namespace gpuwire::client {
 namespace {
 
-// Asks for a notice when the work so far is done. The completion of a watch covers all that was sent before it.
+// Requests a notice when the work so far is done. A completed watch covers all work that was sent before it.
 CUresult watch(const StreamCall& on) noexcept {
   if (on.state->watched.load(std::memory_order_acquire) > on.state->work.load(std::memory_order_relaxed))
     return CUDA_SUCCESS;
   uint64_t sequence = 0;
+  // `watched` is raised before the notice can arrive.
   CUresult error = send::post_watch_stream(*on.caller.session, on.caller.context, {.stream = on.wire_stream}, &sequence,
-                                           [&] { raise(on.state->watched, sequence); });  // so that the answer finds it
+                                           [&] { raise(on.state->watched, sequence); });
   if (error == CUDA_SUCCESS) on.caller.session->flush();
   return error;
 }
 
 bool known_flags(unsigned flags) noexcept { return (flags & ~unsigned(CU_STREAM_NON_BLOCKING)) == 0; }
 
-// The green context that a context was made of, or null.
+// Returns the green context of which the context was made, or null.
 CUgreenCtx green_of(const ContextState& context) noexcept {
   return context.is_green() ? reinterpret_cast<CUgreenCtx>(context.handle) : nullptr;
 }
@@ -44,7 +45,7 @@ CUgreenCtx green_of(const ContextState& context) noexcept {
 
 CUresult create_stream(const Caller& caller, CUstream* out, unsigned flags, int priority) noexcept {
   if (!out || !known_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
-  // Priorities outside the range are brought into it (CUDA driver API, cuStreamCreateWithPriority).
+  // Priorities outside the range are clamped (CUDA driver API, cuStreamCreateWithPriority).
   const DeviceFacts& facts = *process()->devices[size_t(caller.state->device)].facts;
   priority = std::max(std::min(priority, int(facts.stream_priority_least)), int(facts.stream_priority_greatest));
   if (flags & CU_STREAM_NON_BLOCKING) caller.server->posted_uploads.stream_beside_begins(caller);
@@ -72,7 +73,7 @@ CUresult hand::cuStreamCreate(CUstream* out, unsigned int flags) {
   return custom::cuStreamCreateWithPriority(out, flags, 0);
 }
 
-// Work that was sent to the stream still runs; only the name goes.
+// Work that was sent to the stream still runs; only the handle ends.
 CUresult hand::cuStreamDestroy_v2(CUstream stream) {
   if (reinterpret_cast<uint64_t>(stream) <= reinterpret_cast<uint64_t>(CU_STREAM_PER_THREAD))
     return CUDA_ERROR_INVALID_HANDLE;
@@ -81,7 +82,7 @@ CUresult hand::cuStreamDestroy_v2(CUstream stream) {
   ServerSession& server = *on.caller.server;
   server.cached_memory.give_back_of_stream(on.wire_stream);
   server.in_flight.let_go();
-  // The capture that has begun in a stream ends with it (as measured on driver 580).
+  // A capture that began in the stream ends with the stream (as measured on driver 580).
   std::optional<Captures::Changing> ending;
   if (Capture capture; on.state->capture.load(std::memory_order_relaxed) != 0 &&
                        server.captures.find(*on.state, capture) && capture.origin == on.wire_stream) {
@@ -96,7 +97,8 @@ CUresult hand::cuStreamQuery(const StreamCall& on, CUstream, bool) {
   if (CUresult error = on.caller.server->captures.permit_unsafe_call()) return error;
   if (stream_idle(*on.state)) return finished(on);
   uint64_t work = on.state->work.load(std::memory_order_relaxed);
-  // The caller may hold a lock that the function needs, and the server be blocked until the function has returned.
+  // Behind a host function no request waits for the server: the program's thread may hold a lock that the function
+  // needs, and the server may not answer before the function has returned.
   if (on.caller.server->host_callbacks.stand_before(on.wire_stream, work)) {
     if (CUresult error = watch(on)) return error;
     on.caller.session->poll();
@@ -106,11 +108,11 @@ CUresult hand::cuStreamQuery(const StreamCall& on, CUstream, bool) {
   uint64_t now = on.caller.server->progress();
   bool watched = on.state->watched.load(std::memory_order_acquire) > work;
   if (watched && on.state->asked.load(std::memory_order_relaxed) == now) {
-    // A polling program may have written a word that a kernel in the NULL stream waits for.
+    // A polling program may have written a word that a kernel in the NULL stream waits for, so its changes are sent.
     if (on.wire_stream <= wire::kStreamLegacy) on.caller.server->host_regions.push(on.caller);
     return CUDA_ERROR_NOT_READY;
   }
-  // The progress may be this stream's own, which came since it was looked at.
+  // The progress since the first check may be that of this stream.
   if (watched && stream_idle(*on.state)) return finished(on);
   CUresult result = forward::cuStreamQuery(on.caller, on.stream());
   if (result == CUDA_SUCCESS) note_stream_done(*on.caller.server, *on.state, work);
@@ -133,13 +135,13 @@ CUresult hand::cuStreamWaitEvent(const StreamCall& on, CUstream, CUevent event, 
   if ((flags & ~unsigned(CU_EVENT_WAIT_EXTERNAL)) != 0) return CUDA_ERROR_INVALID_VALUE;
   Captures& captures = on.caller.server->captures;
   const bool stream_captures = on.state->capture.load(std::memory_order_relaxed) != 0;
-  // Becomes a node that waits for the event as it is when the graph is launched. As measured on driver 580.
+  // An external wait becomes a node that waits for the event's state at the launch (as measured on driver 580).
   const bool external = (flags & CU_EVENT_WAIT_EXTERNAL) != 0;
   if (external && !stream_captures) return CUDA_ERROR_ILLEGAL_STATE;
   uint64_t capture = external ? 0 : state->capture.load(std::memory_order_acquire);
   // Waiting for completed work changes nothing.
   if (capture == 0 && !stream_captures && event_done(*state)) return CUDA_SUCCESS;
-  // A foreign event may have been recorded outside of captures since, or never: then the server's driver judges.
+  // A foreign event may have been recorded outside of captures since, or never; the server's driver then decides.
   bool unknown = false;
   if (const NewestRecord newest = newest_record(*state); !external && (capture != 0 || stream_captures)) {
     if (!newest.own && capture != 0 && !captures.is_active(capture)) capture = 0;
@@ -180,7 +182,7 @@ CUresult hand::cuStreamGetPriority(const StreamCall& on, CUstream, int* priority
 
 namespace {
 
-// Of the attributes that launches have, those that streams have too (cuda.h, CU_STREAM_ATTRIBUTE_*).
+// Returns whether the attribute of launches is an attribute of streams, too (cuda.h, CU_STREAM_ATTRIBUTE_*).
 bool is_of_streams(CUstreamAttrID attribute) {
   switch (attribute) {
     case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
@@ -194,7 +196,8 @@ bool is_of_streams(CUstreamAttrID attribute) {
 
 }  // namespace
 
-// Which values there are the server's driver alone knows, so it is waited for, but for a priority that the device has.
+// Only the server's driver knows the valid values, so the call waits for its answer, except for a priority in the
+// device's range.
 CUresult hand::cuStreamSetAttribute(const StreamCall& on, CUstream stream, CUstreamAttrID attribute,
                                     const CUstreamAttrValue* value, bool per_thread) {
   if (!value || !is_of_streams(attribute)) return CUDA_ERROR_INVALID_VALUE;
@@ -206,9 +209,10 @@ CUresult hand::cuStreamSetAttribute(const StreamCall& on, CUstream stream, CUstr
   if (!result && plain) on.state->priority.store(value->priority, std::memory_order_relaxed);
   if (result || plain) return result;
   result = leave(on.caller, await_verdict(on.caller));
+  // The driver may have stored another priority than the requested one.
   CUstreamAttrValue kept;
   if (!result && of_priority && !forward::cuStreamGetAttribute(on.caller, stream, attribute, &kept, per_thread))
-    on.state->priority.store(kept.priority, std::memory_order_relaxed);  // it took another in the place of that one
+    on.state->priority.store(kept.priority, std::memory_order_relaxed);
   return result;
 }
 
@@ -232,8 +236,8 @@ CUresult hand::cuStreamGetCtx(const StreamCall& on, CUstream, CUcontext* context
   return CUDA_SUCCESS;
 }
 
-// Of a green context's stream the primary context and the green one. A caller that does not ask for one of them gets
-// the other (as measured on driver 580).
+// Stores the primary context and the green context of a green context's stream. Either output may be null (as measured
+// on driver 580).
 CUresult hand::cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green, bool per_thread) {
   const StreamCall on(stream, per_thread);
   const bool asks = context || green;
