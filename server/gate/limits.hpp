@@ -1,4 +1,4 @@
-// Limits of the gate and the in-flight tracker, measured on an H200 (docs/scheduling.md has the reasons).
+// Limits of the gate and the in-flight tracker, measured on an H200 (docs/scheduling_mechanism.md has the reasons).
 #pragma once
 
 #include <chrono>
