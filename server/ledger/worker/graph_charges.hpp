@@ -161,9 +161,10 @@ class GraphCharges {
   }
   Needs needs(CUgraphExec exec);
   uint64_t attribute(CUdevice device, CUgraphMem_attribute attribute) const;
-  // Lock: mutex_. `made`: the call's result.
+  // Makes the call after the charges of the devices from `at` on. `made` gets the call's result.
   template <class Call>
-  CUresult within(Needs::const_iterator at, Needs::const_iterator end, Call& call, std::optional<CUresult>& made) {
+  CUresult within(Needs::const_iterator at, Needs::const_iterator end, Call& call, std::optional<CUresult>& made)
+      REQUIRES(mutex_) {
     if (at == end) return *(made = call());
     const CUdevice device = at->first;
     auto column = parts_.column(device);
@@ -174,30 +175,36 @@ class GraphCharges {
       settle(device);
       const uint64_t most = missing(device, at->second);
       auto keep = [&](uint64_t bytes) { charged += bytes; };
+      // take() calls these with the lock held.
       CUresult result = take(
-          parts_.ledger, *column, most, [&] { return within(std::next(at), end, call, made); },
-          [&] { return grown(device); }, keep, [] {});
+          parts_.ledger, *column, most, [&]() WITHOUT_LOCK_CHECK { return within(std::next(at), end, call, made); },
+          [&]() WITHOUT_LOCK_CHECK { return grown(device); }, keep, [] {});
       if (!made) continue;
       // Launched work cannot be undone: at least the bound is charged, and the excess later, when there is room.
       if (result != *made)
         take(
-            parts_.ledger, *column, most, [] { return CUDA_SUCCESS; }, [&] { return std::min(grown(device), most); },
-            keep, [] {});
+            parts_.ledger, *column, most, [] { return CUDA_SUCCESS; },
+            [&]() WITHOUT_LOCK_CHECK { return std::min(grown(device), most); }, keep, [] {});
       return *made;
     }
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  uint64_t grown(CUdevice device) const;
+  // Returns how much of the driver's reservation on the device is not charged.
+  uint64_t grown(CUdevice device) const REQUIRES(mutex_);
   // Returns how much of `bytes` exceeds the device's charged and unused memory.
-  uint64_t missing(CUdevice device, uint64_t bytes) const;
-  void settle(CUdevice device);
+  uint64_t missing(CUdevice device, uint64_t bytes) const REQUIRES(mutex_);
+  void settle(CUdevice device) REQUIRES(mutex_);
 
   LedgerParts& parts_;
   std::atomic<bool> any_{false};
-  Mutex mutex_;                    // held over a call that may take memory, and its charge; taken before the ledger's
-  std::vector<uint64_t> charged_;  // by device
-  std::atomic<uint64_t> made_{0};  // the charge for graphs; no other data depends on it
-  Mutex execs_mutex_;              // held over a call that instantiates, and its charge; taken before the ledger's
+  // Held over a call that may take memory, and its charge; taken before the ledger's.
+  Mutex mutex_;
+  // The charged bytes of each device.
+  std::vector<uint64_t> charged_ GUARDED_BY(mutex_);
+  // The charge for graphs; no other data depends on it.
+  std::atomic<uint64_t> made_{0};
+  // Held over a call that instantiates, and its charge; taken before the ledger's.
+  Mutex execs_mutex_;
   std::unordered_map<CUgraphExec, Exec> execs_ GUARDED_BY(execs_mutex_);
   std::map<CUcontext, Share> shares_ GUARDED_BY(execs_mutex_);
   mutable Mutex graphs_mutex_;                                                              // a leaf

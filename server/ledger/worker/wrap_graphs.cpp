@@ -43,9 +43,9 @@ void GraphCharges::settle(CUdevice device) {
   const uint64_t shrunk = growth(charged, attribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT));
   parts_.ledger.give_back(*column, shrunk);
   charged -= shrunk;
-  // Charges memory beyond the reservation.
+  // Charges memory beyond the reservation. take() calls these with the lock held.
   take(
-      parts_.ledger, *column, 0, [] { return CUDA_SUCCESS; }, [&] { return grown(device); },
+      parts_.ledger, *column, 0, [] { return CUDA_SUCCESS; }, [&]() WITHOUT_LOCK_CHECK { return grown(device); },
       [&](uint64_t bytes) { charged += bytes; }, [] {});
 }
 
