@@ -11,7 +11,6 @@
 #include <new>
 #include <optional>
 #include <set>
-#include <shared_mutex>
 #include <utility>
 #include <vector>
 
