@@ -244,13 +244,13 @@ void add_counts(Writer& out, const Snapshot& snapshot) {
          {"queued", "starting", "granted", "running", "suspending", "suspended", "resuming", "detached", "ending"})
       sessions.add(double(count_of(tenant.sessions, state)), {{"tenant", tenant.name}, {"state", state}});
     double soonest = 0, suspended_bytes = 0;
-    for (const SessionMetrics& session : snapshot.sessions)
-      if (session.tenant == tenant.name) suspended_bytes += double(session.suspended_bytes);
-    suspended.add(suspended_bytes, {{"tenant", tenant.name}});
-    for (const SessionMetrics& session : snapshot.sessions)
-      if (session.tenant == tenant.name && session.detached_left_s > 0 &&
-          (soonest == 0 || session.detached_left_s < soonest))
+    for (const SessionMetrics& session : snapshot.sessions) {
+      if (session.tenant != tenant.name) continue;
+      suspended_bytes += double(session.suspended_bytes);
+      if (session.detached_left_s > 0 && (soonest == 0 || session.detached_left_s < soonest))
         soonest = session.detached_left_s;
+    }
+    suspended.add(suspended_bytes, {{"tenant", tenant.name}});
     left.add(soonest, {{"tenant", tenant.name}});
     for (const auto& [cause, count] : tenant.ended)
       ended.add(double(count), {{"tenant", tenant.name}, {"cause", cause}});
