@@ -19,7 +19,7 @@ constexpr uid_t kNobody = 65534;
 }  // namespace
 
 void ignore_signals() {
-  for (int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_IGN);
+  for (int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP, SIGUSR2}) std::signal(number, SIG_IGN);
 }
 
 void allow_descriptors() {

@@ -1,5 +1,5 @@
 // The start of the two processes that serve unauthenticated callers without files, GPUs or rights: gpuwire-login,
-// gpuwire-web.
+// gpuwire-web. gpuwire-suspender shares some of the steps.
 #pragma once
 
 #include <string>
@@ -10,7 +10,8 @@
 
 namespace gpuwire::server {
 
-// The process ignores the signals of a terminal and of lost connections: its broker ends it, by closing the channel.
+// Ignores the signals of lost connections, and those that end the broker and may reach the whole group (a terminal's
+// Ctrl-C, a service manager's SIGTERM): the broker ends the process by closing the channel.
 void ignore_signals();
 
 // Allows as many descriptors as the system gives: each connection needs one, and each process limits its connections.
