@@ -22,9 +22,10 @@
 
 namespace gpuwire::server {
 
-struct DriverTable;  // generated: generated/server/driver_table.hpp, one pointer per driver function, null when the
-                     // driver lacks it
-class Management;    // server/management/management.hpp
+// Generated: generated/server/driver_table.hpp has one pointer for each driver function, null if the driver lacks the
+// function.
+struct DriverTable;
+class Management;         // server/management/management.hpp
 class CompletionWatcher;  // completion.hpp
 class Profiler;           // profiler.hpp
 class ReplayState;        // replay_state.hpp
@@ -40,9 +41,9 @@ class HandleTable {
   HandleTable(const HandleTable&) = delete;
   HandleTable& operator=(const HandleTable&) = delete;
 
-  // False: the number is malformed, taken, of another kind or over the limit (kHandlesPerSessionMax).
+  // Returns false if the number is malformed, taken, of another kind or over the limit (kHandlesPerSessionMax).
   bool insert(wire::HandleKind kind, uint64_t handle, void* native);
-  // Whether an insertion was refused because the account has no room.
+  // Returns whether an insertion was refused because the account has no room.
   bool out_of_memory() const { return out_of_memory_; }
   // Inserts the handle of an object that is still being made: find() waits for it. settle() sets the object; null:
   // there is none, and the handle becomes unknown. A handle that was erased with its context meanwhile stays erased.
@@ -50,7 +51,7 @@ class HandleTable {
   void settle(wire::HandleKind kind, uint64_t handle, void* native);
   // Sets the function by which find() waits: it returns once a pending handle may have been settled.
   void await_pending_with(std::function<void()> await) { await_pending_ = std::move(await); }
-  // False: never given out, destroyed, or of another kind.
+  // Returns false if the handle was never given out, was destroyed, or is of another kind.
   bool find(wire::HandleKind kind, uint64_t handle, void*& native) const;
   bool erase(wire::HandleKind kind, uint64_t handle);
   size_t size() const { return size_; }
@@ -84,8 +85,10 @@ class HandleTable {
   uint32_t stream_context_ = 0;
   HostCharge charge_;
   bool out_of_memory_ = false;
-  std::function<void(uint64_t, void*)> stream_seen_;  // may be empty
-  std::function<void()> await_pending_;               // empty: no handle is ever pending
+  // May be empty.
+  std::function<void(uint64_t, void*)> stream_seen_;
+  // Empty if no handle is ever pending.
+  std::function<void()> await_pending_;
 };
 
 // The raw bytes that follow the frame being executed. Bytes that the call does not read are discarded after it.
@@ -93,7 +96,7 @@ class BulkReader {
  public:
   virtual ~BulkReader() = default;
   virtual uint64_t remaining() const = 0;
-  // Fills `out` from the connection; false: the connection is gone.
+  // Fills `out` from the connection. Returns false if the connection is gone.
   virtual bool read(std::span<std::byte> out) = 0;
 };
 
@@ -124,7 +127,8 @@ struct Call {
   const wire::FrameHeader& header;
   capnp::MessageReader& message;
   BulkReader& bulk;
-  bool answered = false;  // set by a call that sends its reply itself, now or later from another thread
+  // Set by a call that sends its reply itself, now or later from another thread.
+  bool answered = false;
 };
 
 // A call that waits for the device. `query` returns CUDA_ERROR_NOT_READY while the work is unfinished; `wait` blocks
@@ -134,7 +138,8 @@ struct Call {
 // watcher's thread: a program may have any number of waiting threads, and a later frame may be the one that ends a
 // wait.
 struct DeviceWait {
-  std::function<CUresult()> query;  // empty: a waiter takes the call at once
+  // If this function is empty, a waiter takes the call at once.
+  std::function<CUresult()> query;
   std::function<CUresult()> wait;
   // Executor. Returns events that have all completed when the wait is over; they live until `finish` has run. If this
   // function is empty or returns no events, only `wait` can be used.
@@ -179,18 +184,18 @@ class Replay {
   virtual ReplayState& state() = 0;
   // Reports completed device work. Any thread.
   virtual CompletionWatcher& watcher() = 0;
-  // Whether the client has sent more frames: then the executor stops polling for a completion and leaves this to a
-  // waiter thread. Executor only; cheap.
+  // Returns whether the client has sent more frames. The executor then stops polling for a completion and leaves this
+  // to a waiter thread. Executor only; cheap.
   virtual bool input_waiting() = 0;
-  // How long the executor may poll for a completion.
+  // Returns the time for which the executor may poll for a completion.
   virtual std::chrono::microseconds poll_time() const = 0;
-  // Whether waits owe the driver a synchronising call when they are over. Any thread.
+  // Returns the synchronising calls that waits owe the driver when they are over (sync_duties.hpp). Any thread.
   SyncDuties& sync_duties() { return sync_duties_; }
   // Sends all that the device has printed up to the last synchronisation as Output notices. Any thread.
   virtual void drain_output() = 0;
 
   // Polls wait.query on the executor for up to poll_time() while the client sends nothing new, because most waits are
-  // short; then leaves the wait to a waiter thread. Sets call.answered. True: finished already.
+  // short; then leaves the wait to a waiter thread. Sets call.answered. Returns whether the wait is over.
   virtual bool poll_or_defer(Call& call, DeviceWait wait) = 0;
 
   // Executor: declares that streams will wait for answers of the client. From now on another thread may execute
@@ -233,11 +238,14 @@ using ReplayFunction = void (*)(Replay& replay, Call& call);
 struct ReplayEntry {
   ReplayFunction function = nullptr;
   const char* name = nullptr;
-  bool posted =
-      false;  // which FrameKinds may carry it: posted ones may also be called (the reply is then a schema::Result)
-  bool out_of_turn = false;     // any thread may execute it, before frames sent earlier (Replay::expect_answers)
-  bool any_context = false;     // executed in any state of the frame's context
-  uint64_t bulk_bytes_max = 0;  // raw bytes that the frame may have behind it
+  // The frames that may carry the call: a posted call may also be called (the reply is then a schema::Result).
+  bool posted = false;
+  // Any thread may execute the call, before frames that were sent earlier (Replay::expect_answers).
+  bool out_of_turn = false;
+  // The call is executed in any state of the frame's context.
+  bool any_context = false;
+  // The raw bytes that the frame may have behind it.
+  uint64_t bulk_bytes_max = 0;
 };
 
 // Throws ProtocolFault if more raw bytes follow the frame than its call may carry. Called before any of them is read.

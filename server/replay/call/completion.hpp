@@ -14,7 +14,8 @@ class CompletionWatcher {
   // Calls `done` once, on the watcher's thread, when `event` has completed (CUDA_SUCCESS) or has failed (its error).
   // The watcher polls all watched events, so a slow event delays no other. `context` is current on that thread for the
   // query and for `done`, which may send, and may call watch(). The caller owns the event and keeps it until `done` has
-  // run. Any thread. False: too many events are watched (kWatchedMax) or the session ends; `done` is then never called.
+  // run. Returns false if too many events are watched (kWatchedMax) or the session ends; `done` is then never called.
+  // Any thread.
   virtual bool watch(CUcontext context, CUevent event, std::function<void(CUresult result)> done) = 0;
 };
 

@@ -29,7 +29,8 @@ inline constexpr int kWaiterSleepPart = 32;
 template <class Query>
 CUresult poll_for(Replay& replay, Query query, std::chrono::microseconds spin) {
   auto begun = std::chrono::steady_clock::now();
-  bool looked = false;  // and the work was not done
+  // The work was polled, and was not done.
+  bool looked = false;
   for (;;) {
     CUresult result = query();
     const bool done = result != CUDA_ERROR_NOT_READY;

@@ -15,9 +15,12 @@ class Outbox;
 class Profiler {
  public:
   struct Totals {
-    uint64_t timed = 0;     // spans that were sent to the client
-    uint64_t dropped = 0;   // work items without known times
-    uint64_t error_ns = 0;  // the bound of the error of the times
+    // The spans that were sent to the client.
+    uint64_t timed = 0;
+    // The work items without known times.
+    uint64_t dropped = 0;
+    // The bound of the error of the times.
+    uint64_t error_ns = 0;
   };
 
   // The frame that is being executed.

@@ -59,7 +59,7 @@ CUresult drive(Function function, Arguments... arguments) {
   return function ? function(arguments...) : CUDA_ERROR_NOT_SUPPORTED;
 }
 
-// Finds the stream that a message names by CUDA's constants or by a handle. False: there is no such stream.
+// Finds the stream that a message names by CUDA's constants or by a handle. Returns false if there is no such stream.
 inline bool find_stream(Replay& replay, uint64_t handle, CUstream& stream) {
   if (handle == wire::kStreamNull || handle == wire::kStreamLegacy) {
     stream = reinterpret_cast<CUstream>(handle);

@@ -23,25 +23,33 @@ class UploadOrder;
 struct Upload {
   StagingBlock block;
   std::shared_ptr<PooledEvent> done;
-  bool told = false;  // the program was told that the device has the data
+  // The program was told that the device has the data.
+  bool told = false;
 };
 
 struct Context {
-  uint64_t handle = 0;  // the client's
+  // The client's handle.
+  uint64_t handle = 0;
   CUdevice device = 0;
-  CUcontext native = nullptr;     // null: a primary context that is not active now
-  CUresult error = CUDA_SUCCESS;  // why activate() failed
+  // Null for a primary context that is not active now.
+  CUcontext native = nullptr;
+  // The reason why activate() failed.
+  CUresult error = CUDA_SUCCESS;
   bool primary = false;
-  CUgreenCtx green = nullptr;  // set for a green context: `native` was created from it
-  uint32_t base = 0;  // the owner of its objects: for a green context its primary context's number, otherwise its own
+  // Set for a green context, from which `native` was created.
+  CUgreenCtx green = nullptr;
+  // The owner of the context's objects: for a green context its primary context's number, otherwise its own.
+  uint32_t base = 0;
   unsigned flags = 0;
   std::shared_ptr<StagingPool> staging;
   std::shared_ptr<EventPool> events;
   PassedMarks passed;
-  std::deque<Upload> uploads;  // oldest first
-  // the newest upload that was reported and is awaited; its pending answers hold it, too
+  // The oldest upload is first.
+  std::deque<Upload> uploads;
+  // The newest upload that was reported and is awaited. Its pending answers hold it, too.
   std::shared_ptr<Upload> awaited;
-  CUstream beside = nullptr;  // a stream that waits for no other; made at its first use (managed_memory.cpp)
+  // A stream that waits for no other, made at its first use (managed_memory.cpp).
+  CUstream beside = nullptr;
 };
 
 inline constexpr size_t kContextsMax = 1024;
@@ -64,16 +72,16 @@ class ContextTable {
         order_of_uploads_(order) {}
   ~ContextTable();
 
-  // Makes the context with this number current on this thread; 0: none.
+  // Makes the context with this number current on this thread; 0 stands for none.
   CUresult make_current(uint32_t number);
   // Makes some context of the session current until the next frame, if the frame names none: libraries belong to no
   // context, but the driver answers some queries about their kernels only while a context is current.
   void enter_any();
-  // Whether the calling thread is the executor, which owns the contexts. Any thread.
+  // Returns whether the calling thread is the executor, which owns the contexts. Any thread.
   bool on_executor() const { return executor_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
-  // Whether no handle is bound to a context.
+  // Returns whether no handle is bound to a context.
   bool empty() const { return order_.empty(); }
-  // The context that was made current last, or null.
+  // Returns the context that was made current last, or null.
   Context* current() { return current_; }
   Context* find(uint32_t number);
   // Makes the context of a frame's stream current until the next frame, and returns it: a program may copy on, and wait
@@ -87,7 +95,7 @@ class ContextTable {
   // Resets the context and destroys all objects in it. The handle stays bound; its next use activates the context
   // again.
   CUresult reset_primary(uint64_t handle);
-  // Takes ownership of a context that cuCtxCreate returned. False: the handle cannot be used.
+  // Takes ownership of a context that cuCtxCreate returned. Returns false if the handle cannot be used.
   bool adopt(uint64_t handle, CUcontext native, CUdevice device);
   CUresult destroy(uint64_t handle);
   // Creates a green context with those resources of the primary context's device that the descriptor names. It ends
@@ -116,7 +124,8 @@ class ContextTable {
   const WriteWord write_word_;
   UploadOrder* const order_of_uploads_;
   std::unordered_map<uint32_t, std::unique_ptr<Context>> contexts_;
-  std::deque<uint32_t> order_;  // in order of creation
+  // The numbers of the contexts, in order of their creation.
+  std::deque<uint32_t> order_;
   Context* current_ = nullptr;
   uint32_t current_number_ = 0;
   // Set by the first frame. Relaxed: nothing is published through it, and no other thread runs a call before the first

@@ -20,7 +20,8 @@ class Replay;
 struct CopyFromDeviceState {
   uint64_t sequence = 0;
   uint64_t bytes = 0;
-  bool called = false;  // answered by a reply; else by a CopyData notice
+  // The copy is answered by a reply, else by a CopyData notice.
+  bool called = false;
   CUstream stream = nullptr;
   StagingBlock block;
   PooledEvent done;
@@ -44,7 +45,7 @@ class CopyBack {
 
  private:
   Replay& replay_;
-  // taken before list_; held while sending, so that no thread overtakes a copy that is being sent
+  // Taken before list_, and held while sending, so that no thread overtakes a copy that is being sent.
   Mutex delivering_;
   Mutex list_;
   std::deque<std::shared_ptr<CopyFromDeviceState>> copies_ GUARDED_BY(list_);

@@ -23,7 +23,7 @@ inline constexpr size_t kStagingSlabBytes = 2u << 20;
 inline constexpr size_t kStagingBytesMax = 256u << 20;
 inline constexpr size_t kStagingUrgentBytesMax = 1024u << 20;
 
-// A block of staging memory; its destructor returns it to its pool. Empty: the pool had none.
+// A block of staging memory. Its destructor returns it to its pool. An empty block has no memory.
 class StagingBlock {
  public:
   StagingBlock() = default;
@@ -63,8 +63,8 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
                        size_t urgent_bytes_max = kStagingUrgentBytesMax);
   ~StagingPool();
 
-  // Returns a block of at least `bytes` (1 .. kStagingBlockBytesMax). Empty: the bound is reached or the system has no
-  // memory.
+  // Returns a block of at least `bytes` (1 .. kStagingBlockBytesMax). The block is empty if the bound is reached or the
+  // system has no memory.
   StagingBlock take(size_t bytes, bool urgent = false);
   // Unregisters and releases the free blocks; taken blocks are released when they are returned, without the driver.
   // Called before the context ends; take() returns no block afterwards.
@@ -81,7 +81,8 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
     size_t block_bytes = 0;
     size_t taken = 0;
     bool pinned = false;
-    HostCharge charge;  // of a slab that is not pinned
+    // The charge of a slab that is not pinned.
+    HostCharge charge;
   };
   struct FreeBlock {
     std::byte* data;
@@ -104,9 +105,11 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   const size_t bytes_max_;
   const size_t urgent_bytes_max_;
   mutable Mutex mutex_;
-  std::vector<Slab> slabs_ GUARDED_BY(mutex_);  // an empty entry is free to be used again
+  // An empty entry is free to be used again.
+  std::vector<Slab> slabs_ GUARDED_BY(mutex_);
   std::vector<FreeBlock> free_[kClasses] GUARDED_BY(mutex_);
-  size_t slab_bytes_ GUARDED_BY(mutex_) = 0;  // includes slabs that are being made or ended
+  // Includes slabs that are being made or ended.
+  size_t slab_bytes_ GUARDED_BY(mutex_) = 0;
   size_t taken_ GUARDED_BY(mutex_) = 0;
   bool abandoned_ GUARDED_BY(mutex_) = false;
 };

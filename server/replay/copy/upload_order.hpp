@@ -43,7 +43,7 @@ class UploadOrder {
   // Called before the events and streams of some context are destroyed.
   void context_ends();
 
-  // Whether there is such a copy. Any thread.
+  // Returns whether there is such a copy. Any thread.
   bool pending() const { return pending_.load(std::memory_order_relaxed); }
   // Called before the stream gets work.
   void before_work(CUstream stream);
@@ -51,14 +51,16 @@ class UploadOrder {
  private:
   void forget();
 
-  DriverTable driver_;  // the wrapped functions
+  // The wrapped functions.
+  DriverTable driver_;
   // Written by the executor; for other threads it is only a hint, hence relaxed.
   std::atomic<bool> pending_{false};
-  std::atomic<std::thread::id> executor_{};  // read by other threads, which have other ids: relaxed
+  // Other threads read it, and have other ids, so relaxed.
+  std::atomic<std::thread::id> executor_{};
   CUevent newest_ = nullptr;
   std::shared_ptr<const void> keeper_;
   uint64_t copies_ = 0;
-  // the value of copies_ up to which each stream waits; used while copies are pending
+  // The value of copies_ up to which each stream waits. Used while copies are pending.
   std::unordered_map<CUstream, uint64_t> waited_;
   std::vector<CUstream> left_out_;
 };

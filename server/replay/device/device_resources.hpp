@@ -20,7 +20,7 @@ class DeviceResources {
  public:
   // Returns the client's ticket for a resource of the driver. The same bytes have the same ticket.
   CUdevResource seal(const CUdevResource& native);
-  // Returns the driver's resource. Null: this session was given no such resource, or the resource was evicted.
+  // Returns the driver's resource, or null if this session was given no such resource, or the resource was evicted.
   const CUdevResource* find(const CUdevResource& sealed) const;
   size_t size() const { return entries_.size(); }
 
@@ -29,7 +29,8 @@ class DeviceResources {
     uint64_t ticket;
     CUdevResource native;
   };
-  std::deque<Entry> entries_;  // oldest first
+  // The oldest entry is first.
+  std::deque<Entry> entries_;
   uint64_t next_ticket_ = 1;
 };
 

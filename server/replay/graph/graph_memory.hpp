@@ -37,10 +37,10 @@ class GraphMemory {
   CUresult destroy(uint64_t number);
   // Releases the destroyed blocks if no work is in flight. May leave another context current.
   void release_destroyed();
-  // False: there is no such block, or the bytes do not fit into it.
+  // Writes bytes of the client to a block. Returns false if there is no such block, or the bytes do not fit into it.
   bool write(uint64_t number, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask);
-  // Counts a launch of a graph that uses these blocks; false: one of them does not exist. The caller must call ended()
-  // once for each successful launched(), on any thread.
+  // Counts a launch of a graph that uses these blocks. Returns false if one of them does not exist. The caller must
+  // call ended() once for each successful launched(), on any thread.
   bool launched(const std::vector<uint64_t>& numbers);
   void ended(const std::vector<uint64_t>& numbers);
   // Sends the writes of running graphs since the last time as graph_memory_data notices.
@@ -53,9 +53,12 @@ class GraphMemory {
   struct Block {
     std::byte* memory = nullptr;
     uint64_t mapped_bytes = 0;
-    ZeroedMemory shadow;   // the known content of the client's memory
-    HostCharge charge;     // of the shadow; the driver's ledger has the mapping
-    unsigned running = 0;  // launches that use it
+    // The known content of the client's memory.
+    ZeroedMemory shadow;
+    // The charge of the shadow; the driver's ledger has the mapping.
+    HostCharge charge;
+    // The number of running launches that use the block.
+    unsigned running = 0;
     bool destroyed = false;
   };
   CUresult map(Block& block) const;
@@ -73,10 +76,13 @@ class GraphMemory {
   // the client's next frames; so the thread that reads those frames and writes their data to blocks takes `mutex_`
   // alone.
   Mutex delivering_;
-  Mutex mutex_;                                          // a leaf, not held while the driver is called
-  std::map<uint64_t, Block> blocks_ GUARDED_BY(mutex_);  // by number
+  // A leaf; not held during a driver call.
+  Mutex mutex_;
+  // The blocks by their numbers.
+  std::map<uint64_t, Block> blocks_ GUARDED_BY(mutex_);
   uint64_t mapped_bytes_ GUARDED_BY(mutex_) = 0;
-  size_t destroyed_ GUARDED_BY(mutex_) = 0;  // the number of destroyed blocks
+  // The number of destroyed blocks.
+  size_t destroyed_ GUARDED_BY(mutex_) = 0;
   // Running launches; changed under mutex_. Acquire/release: a thread that answers for a launch was started after the
   // launch was counted.
   std::atomic<size_t> running_{0};

@@ -16,8 +16,8 @@ constexpr size_t kHandlePagesMax = wire::kHandlesPerSessionMax / kPageSlots + 25
 // is unknown.
 constexpr uint64_t kHandleHostBytes = 256;
 
-// Whether objects of this kind die with their context. Libraries, kernels, graphs, pools and physical allocations
-// belong to no context.
+// Returns whether objects of this kind die with their context. Libraries, kernels, graphs, pools and physical
+// allocations belong to no context.
 bool belongs_to_context(wire::HandleKind kind) {
   using enum wire::HandleKind;
   switch (kind) {
@@ -47,7 +47,8 @@ void* pending() { return const_cast<char*>(&kMark); }
 
 struct HandleTable::Slot {
   void* native = nullptr;
-  uint64_t order = 0;  // of insertion
+  // The number of the insertion.
+  uint64_t order = 0;
   uint32_t context = 0;
   uint16_t generation = 0;
   bool used = false;

@@ -33,7 +33,8 @@ constexpr unsigned kRegisterFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGI
 
 void unmap(uint64_t begin, uint64_t end) { munmap(reinterpret_cast<void*>(begin), end - begin); }
 
-// `memory`: a file; -1: anonymous pages.
+// Maps pages of a file, or anonymous pages if `memory` is -1. Returns false if the addresses are in use or the mapping
+// fails.
 bool map_pages(uint64_t begin, uint64_t end, int memory) {
   void* wanted = reinterpret_cast<void*>(begin);
   void* got = mmap(wanted, end - begin, PROT_READ | PROT_WRITE,
@@ -43,8 +44,8 @@ bool map_pages(uint64_t begin, uint64_t end, int memory) {
   return false;
 }
 
-// Whether a file of the client has at least this many bytes and cannot shrink while it is mapped here: only a memfd can
-// be sealed so.
+// Returns whether a file of the client has at least this many bytes and cannot shrink while it is mapped here: only a
+// memfd can be sealed so.
 bool stays_as_large(int memory, uint64_t bytes) {
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
   int seals = fcntl(memory, F_GET_SEALS);

@@ -42,26 +42,26 @@ class HostRegions {
   // region; CUDA_ERROR_NOT_SUPPORTED: the address is in use in this process, or the driver would give the device
   // another address; CUDA_ERROR_OUT_OF_MEMORY: a limit is exceeded.
   CUresult create(uint64_t address, uint64_t bytes, Users users = Users::kernels);
-  // Opens a region to kernels. False: there is no such mirrored region.
+  // Opens a region to kernels. Returns false if there is no such mirrored region.
   bool open_to_kernels(uint64_t address);
   // Makes a region of memory that the client has mapped, too: `memory` is the client's memfd. CUDA_ERROR_INVALID_VALUE:
   // the file is not sealed against shrinking.
   CUresult create_shared(uint64_t address, uint64_t bytes, const OwnedDescriptor& memory);
   CUresult destroy(uint64_t address);
-  // Executor. Whether all these bytes lie in one shared region.
+  // Executor. Returns whether all these bytes lie in one shared region.
   bool holds_shared(uint64_t address, uint64_t bytes) const;
   // Sets the source of descriptors that the client has sent. Precondition: no call has run.
   void take_descriptors_from(std::function<int(uint64_t number)> source) { descriptors_ = std::move(source); }
-  // Takes the descriptor of this number. Empty: the client has sent none.
+  // Takes the descriptor of this number. The result is empty if the client has sent none.
   OwnedDescriptor take_descriptor(uint64_t number) { return OwnedDescriptor(descriptors_ ? descriptors_(number) : -1); }
-  // False: there is no such region, or the bytes do not fit into it.
+  // Writes bytes of the client to a region. Returns false if there is no such region, or the bytes do not fit into it.
   bool write(uint64_t address, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask);
   // Sends the device's writes since the last call, to regions and to graph memory, as notices.
   void deliver();
   bool any_launched() const { return launched_count_.load(std::memory_order_acquire) != 0; }
   bool any_mirrored() const { return mirrored_.load(std::memory_order_acquire) != 0; }
-  // Counts a launch of a graph that copies from or to these bytes; false: some of them are in no mirrored region. The
-  // caller must call ended() once for each successful launched(), on any thread.
+  // Counts a launch of a graph that copies from or to these bytes. Returns false if some of them are in no mirrored
+  // region. The caller must call ended() once for each successful launched(), on any thread.
   bool launched(const std::vector<Range>& ranges);
   void ended(const std::vector<Range>& ranges);
   // Unmaps all regions. Precondition: the session's contexts have ended.
@@ -70,8 +70,10 @@ class HostRegions {
  private:
   struct Region {
     uint64_t bytes = 0;
-    ZeroedMemory shadow;  // the known content of the client's copy; none: a shared region, which has only one copy
-    HostCharge charge;    // of the shadow; the driver's ledger has the mapping
+    // The known content of the client's copy. A shared region has no shadow, because it has only one copy.
+    ZeroedMemory shadow;
+    // The charge of the shadow; the driver's ledger has the mapping.
+    HostCharge charge;
     Users users = Users::kernels;
   };
   using Regions = std::map<uint64_t, Region>;
@@ -82,7 +84,8 @@ class HostRegions {
   // other registered memory ends: then the new region shares the existing pages, and maps those that are missing.
   struct Pages {
     uint64_t end = 0;
-    uint32_t regions = 0;  // the number of regions with bytes in these pages
+    // The number of regions with bytes in these pages.
+    uint32_t regions = 0;
   };
   CUresult add_pages(uint64_t begin, uint64_t end);
   CUresult make_pages(uint64_t begin, uint64_t end, int memory = -1);
@@ -91,7 +94,7 @@ class HostRegions {
   struct Place {
     uint64_t address = 0, offset = 0;
   };
-  // Finds the changes in the next piece from `place` on, and advances `place`. False: there is no further
+  // Finds the changes in the next piece from `place` on, and advances `place`. Returns false if there is no further
   // piece.
   bool take_next(Place& place, Place& of, std::vector<wire::ByteChanges>& changes) REQUIRES(delivering_);
   // take_next() for the bytes of launched graphs; `range`: the range that contains `place`.
@@ -107,14 +110,18 @@ class HostRegions {
   // the client's next frames; so the thread that reads those frames and writes their data to regions takes `mutex_`
   // alone.
   Mutex delivering_;
-  mutable Mutex mutex_;                 // a leaf
-  Regions regions_ GUARDED_BY(mutex_);  // by the client's address
-  // ranges in regions for graphs, with the number of running launches that use each
+  // A leaf.
+  mutable Mutex mutex_;
+  // The regions by the client's addresses.
+  Regions regions_ GUARDED_BY(mutex_);
+  // Ranges in regions for graphs, with the number of running launches that use each.
   std::map<Range, unsigned> launched_ GUARDED_BY(mutex_);
   // Executor only. The executor holds no lock while it calls the driver, because a callback in a graph may wait for the
   // lock, and the driver for the callback.
-  std::map<uint64_t, Pages> pages_;  // by first page; disjoint
-  uint64_t mapped_bytes_ = 0;        // of all pages
+  // The runs of pages by their first page; disjoint.
+  std::map<uint64_t, Pages> pages_;
+  // The bytes of all pages.
+  uint64_t mapped_bytes_ = 0;
   // The number of regions with a shadow that are open to kernels, and the size of launched_; changed under mutex_.
   // Acquire/release: the executor starts a thread that must see a region or a launch after it has counted it.
   std::atomic<size_t> mirrored_{0}, launched_count_{0};

@@ -125,7 +125,7 @@ void answer_when_done(Replay& replay, Call& call, CUstream stream) {
   replay.poll_or_defer(call, std::move(wait));
 }
 
-// Whether the stream captures: a captured launch has no end to wait for.
+// Returns whether the stream captures. A captured launch has no end to wait for.
 bool capturing(Replay& replay, CUstream stream) { return refuse_capture(replay, stream) != CUDA_SUCCESS; }
 
 }  // namespace

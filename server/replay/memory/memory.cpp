@@ -59,7 +59,8 @@ uint64_t profiled_bytes_max(Replay& replay) {
 class PrefetchedBlocks {
  public:
   size_t count() const { return count_; }
-  // `permit` runs the allocation, or returns an error. False: the allocation was not made.
+  // Prefetches a block. `permit` runs the allocation, or returns an error. Returns false if the allocation was not
+  // made.
   template <class Permit>
   bool add(Replay& replay, uint64_t bytes, Permit&& permit) {
     CUdeviceptr address = 0;

@@ -11,11 +11,14 @@ inline constexpr size_t kPostponedFreesMax = 64u << 10;
 struct PostponedFree {
   uint32_t context = 0;
   CUdeviceptr address = 0;
-  bool region = false;  // a host region, not device memory
-  uint64_t behind = 0;  // the newest run of a callback when the free was deferred; the free waits for all runs up to it
+  // The memory is a host region, not device memory.
+  bool region = false;
+  // The newest run of a callback when the free was deferred. The free waits for all runs up to it.
+  uint64_t behind = 0;
 };
 
-// Executor: defers the free if a stream may wait at a callback of the client. False: the caller has to free now.
+// Executor: defers the free if a stream may wait at a callback of the client. Returns false if the caller has to free
+// now.
 bool postpone(Replay& replay, PostponedFree free);
 // Executor, after each frame: makes the deferred frees whose callbacks have been answered.
 void run_postponed_frees(Replay& replay);

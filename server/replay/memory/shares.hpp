@@ -17,10 +17,10 @@ enum class ShareKind : uint32_t { memory = 1, pool = 2, ipc_memory = 3, ipc_even
 class ShareExchange {
  public:
   virtual ~ShareExchange() = default;
-  // Stores a copy of `descriptor` until withdraw() or the end of this session. False: there are too many, or the broker
-  // does not answer.
+  // Stores a copy of `descriptor` until withdraw() or the end of this session. Returns false if there are too many, or
+  // the broker does not answer.
   virtual bool publish(const ShareToken& token, ShareKind kind, const std::string& tenant, int descriptor) = 0;
-  // Returns a descriptor, which the caller owns. -1: there is no such token, or it belongs to another tenant.
+  // Returns a descriptor, which the caller owns; -1 if there is no such token, or it belongs to another tenant.
   virtual int claim(const ShareToken& token, ShareKind kind, const std::string& tenant) = 0;
   virtual void withdraw(const ShareToken& token) = 0;
 };

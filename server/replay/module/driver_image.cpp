@@ -11,8 +11,8 @@ std::span<const uint8_t> unsigned_bytes(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()};
 }
 
-// Whether the image's own length lies within the received bytes, since the driver gets no length. A wrapper is refused,
-// because it holds pointers.
+// Returns whether the image's own length lies within the received bytes, since the driver gets no length. A wrapper is
+// refused, because it holds pointers.
 bool well_formed(std::span<const std::byte> bytes) {
   std::span<const uint8_t> image = unsigned_bytes(bytes);
   tl::expected<uint64_t, fatbin::Error> size = 0;

@@ -8,8 +8,8 @@
 
 namespace gpuwire::server {
 
-// Returns the image's bytes, or a wrapper around the containers in them, which `wrapper` then owns. Null: the image is
-// not well-formed, and the driver, which gets no length, could read past its end.
+// Returns the image's bytes, or a wrapper around the containers in them, which `wrapper` then owns. Returns null if the
+// image is not well-formed: the driver, which gets no length, could read past its end.
 const void* driver_image(const ModuleImage& image, std::shared_ptr<const fatbin::LinkedWrapper>& wrapper);
 
 }  // namespace gpuwire::server

@@ -15,7 +15,8 @@
 
 namespace gpuwire::server {
 
-inline constexpr uint32_t kJitLogBytesMax = 128u << 10;  // each log; both fit into a reply
+// The bytes of each log; both logs fit into a reply.
+inline constexpr uint32_t kJitLogBytesMax = 128u << 10;
 inline constexpr uint32_t kJitOptionsMax = 64;
 // The bound of the driver's compiler threads for one load. The driver compiles on the loading thread (at most
 // kModuleTasksMax at a time), and on further threads if a program asks for them: by default as many as the machine has
@@ -50,7 +51,8 @@ class JitOptions {
   JitOptions(const JitOptions&) = delete;
   JitOptions& operator=(const JitOptions&) = delete;
 
-  CUresult result = CUDA_SUCCESS;  // the error of an option that cannot be passed on
+  // The error of an option that cannot be passed on.
+  CUresult result = CUDA_SUCCESS;
   unsigned count() const { return unsigned(names_.size()); }
   CUjit_option* names() { return names_.data(); }
   void** values() { return values_.data(); }
@@ -114,7 +116,8 @@ class JitOptions {
   std::vector<CUjit_option> names_;
   std::vector<void*> values_;
   std::vector<char> error_log_, info_log_;
-  size_t wall_time_ = size_t(-1);  // its index in values_; beyond the end: not requested
+  // The option's index in values_; beyond the end if it was not requested.
+  size_t wall_time_ = size_t(-1);
 };
 
 }  // namespace gpuwire::server

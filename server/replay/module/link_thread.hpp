@@ -31,16 +31,18 @@ class LinkThread {
   void run(std::function<void()> task);
   // Queues the task and returns after it has run.
   void run_and_wait(std::function<void()> task);
-  // Waits until no task is left. False: a task is left after `patience`.
+  // Waits until no task is left. Returns false if a task is left after `patience`.
   bool finish(std::chrono::milliseconds patience);
 
  private:
   void serve();
 
-  Mutex mutex_;  // a leaf; not held while a task runs
+  // A leaf; not held while a task runs.
+  Mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_ GUARDED_BY(mutex_);
-  size_t open_ GUARDED_BY(mutex_) = 0;  // tasks that have not ended
+  // The number of tasks that have not ended.
+  size_t open_ GUARDED_BY(mutex_) = 0;
   bool ending_ GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -93,7 +93,7 @@ struct LookupPlace {
   CUlibrary library() const { return static_cast<CUlibrary>(*native); }
 };
 
-// False: there is no such module or library.
+// Finds the module or library of a handle. Returns false if there is none.
 bool find_place(Replay& replay, uint64_t handle, LookupPlace& place) {
   auto kind = wire::handle_kind(handle);
   if (kind != wire::HandleKind::module && kind != wire::HandleKind::library) return false;
@@ -105,9 +105,9 @@ bool find_place(Replay& replay, uint64_t handle, LookupPlace& place) {
   return true;
 }
 
-// Whether a look-up may take long and thus has to run on another thread: behind a load or another look-up, in a library
-// that the driver has to compile first, and while streams may wait at functions of the client, for which the driver may
-// wait.
+// Returns whether a look-up may take long and thus has to run on another thread: behind a load or another look-up, in a
+// library that the driver has to compile first, and while streams may wait at functions of the client, for which the
+// driver may wait.
 bool may_take_long(Replay& replay, const LookupPlace& place) {
   ReplayState& state = replay.state();
   if (state.module_work().busy(place.handle) || state.callbacks().may_stand()) return true;

@@ -29,7 +29,8 @@ inline constexpr size_t kRecentImagesMax = 64;
 inline constexpr uint64_t kRecentImageBytesMax = 512ull << 20;
 
 struct ParameterLayout {
-  std::vector<uint32_t> offsets, sizes;  // bytes, of each
+  // The bytes of each parameter.
+  std::vector<uint32_t> offsets, sizes;
 };
 
 // Executor thread only.
@@ -37,14 +38,18 @@ class ModuleStore {
  public:
   // The object loaded under one handle, and the handles of its parts.
   struct Loaded {
-    std::shared_ptr<const ModuleImage>
-        image;  // a library is loaded with CU_LIBRARY_BINARY_IS_PRESERVED: its bytes stay
-    std::shared_ptr<const fatbin::LinkedWrapper> wrapper;  // the wrapper around the image's containers
-    std::shared_ptr<JitOptions>
-        options;                  // a library is compiled when it is first used: logs and times are written then
-    CUlibrary beneath = nullptr;  // the library of a module that could only be loaded as one
-    std::vector<uint64_t> parts;  // handles of its functions or kernels, and of a library's modules and functions
-    bool used = false;            // a look-up in it has run, so a library is compiled by now
+    // A library is loaded with CU_LIBRARY_BINARY_IS_PRESERVED, so its bytes stay.
+    std::shared_ptr<const ModuleImage> image;
+    // The wrapper around the image's containers.
+    std::shared_ptr<const fatbin::LinkedWrapper> wrapper;
+    // A library is compiled when it is first used. Its logs and times are written then.
+    std::shared_ptr<JitOptions> options;
+    // The library of a module that could only be loaded as one.
+    CUlibrary beneath = nullptr;
+    // The handles of its functions or kernels, and of a library's modules and functions.
+    std::vector<uint64_t> parts;
+    // A look-up in it has run, so a library is compiled by now.
+    bool used = false;
   };
 
   // `account`: is charged for the images; outlives all of them; null: nothing is charged.
@@ -52,16 +57,19 @@ class ModuleStore {
       : cache_(cache), tenant_(std::move(tenant)), account_(account) {}
 
   enum class Offer : uint8_t {
-    have,       // the image is stored
-    wanted,     // its bytes are expected, from offset 0
-    no_memory,  // the tenant's host memory has no room for it
+    // The image is stored.
+    have,
+    // The image's bytes are expected, from offset 0.
+    wanted,
+    // The tenant's host memory has no room for the image.
+    no_memory,
   };
   // Records that the client will load this image.
   Offer offer(const Digest& digest, uint64_t bytes);
   // Receives the next piece. Throws ProtocolFault if it is not the expected piece, or the image does not match its
   // digest.
   void receive(const Digest& digest, uint64_t offset, bool last, BulkReader& bulk);
-  // Returns a stored image; null: the client must offer it (again).
+  // Returns a stored image, or null if the client must offer it (again).
   std::shared_ptr<const ModuleImage> find(const Digest& digest);
 
   Loaded* loaded(uint64_t handle);
@@ -94,11 +102,13 @@ class ModuleStore {
   std::string tenant_;
   HostMemory* const account_;
   std::map<Digest, Transfer> transfers_;
-  std::deque<std::pair<Digest, std::shared_ptr<const ModuleImage>>> recent_;  // newest last
+  // The newest image is last.
+  std::deque<std::pair<Digest, std::shared_ptr<const ModuleImage>>> recent_;
   uint64_t recent_bytes_ = 0;
   std::unordered_map<uint64_t, Loaded> loaded_;
   std::unordered_map<uint64_t, std::shared_ptr<void*>> loading_;
-  std::unordered_map<uint64_t, uint64_t> libraries_;  // by kernel
+  // The library of each kernel.
+  std::unordered_map<uint64_t, uint64_t> libraries_;
   std::unordered_map<const void*, ParameterLayout> layouts_;
 };
 

@@ -33,7 +33,8 @@ class ContextElsewhere {
  private:
   const DriverTable& driver_;
   CUcontext native_ = nullptr;
-  std::shared_ptr<PooledEvent> lease_;  // null: no context of the session is current
+  // Null if no context of the session is current.
+  std::shared_ptr<PooledEvent> lease_;
 };
 
 // The bound of tasks that are in the driver at the same time; later tasks wait in order.
@@ -41,9 +42,12 @@ inline constexpr size_t kModuleTasksMax = 4;
 
 // A load or look-up. Each of its functions runs once, in this order.
 struct ModuleTask {
-  std::function<void()> drive;   // a waiter's thread: makes the driver calls, uses no state of the executor
-  std::function<void()> note;    // executor: before each frame of a client that has received the answer
-  std::function<void()> answer;  // a waiter's thread: sends the reply; may be empty
+  // Makes the driver calls, on a waiter's thread, and uses no state of the executor.
+  std::function<void()> drive;
+  // Runs on the executor, before each frame of a client that has received the answer.
+  std::function<void()> note;
+  // Sends the reply, on a waiter's thread; may be empty.
+  std::function<void()> answer;
 };
 
 // Tasks for one handle (a module or a library) run in order; tasks for different handles run concurrently. The handle
@@ -55,7 +59,7 @@ class ModuleWork {
 
   // --- executor
   void run(uint64_t handle, ModuleTask task);
-  // Whether a task for the handle is unfinished, or its note() has not run.
+  // Returns whether a task for the handle is unfinished, or its note() has not run.
   bool busy(uint64_t handle);
   // Waits until busy() is false.
   void await(uint64_t handle);
@@ -64,14 +68,17 @@ class ModuleWork {
     if (done_.load(std::memory_order_acquire)) [[unlikely]]
       run_notes();
   }
-  // False: a task is unfinished after `patience`.
+  // Waits until no task is unfinished. Returns false if one is after `patience`.
   bool finish(std::chrono::milliseconds patience);
 
  private:
   struct Lane {
-    std::deque<ModuleTask> tasks;  // tasks that have not begun
-    size_t open = 0;               // tasks whose note() has not run, including those that have not begun
-    bool runs = false;             // a waiter serves this lane
+    // The tasks that have not begun.
+    std::deque<ModuleTask> tasks;
+    // The tasks whose note() has not run, including those that have not begun.
+    size_t open = 0;
+    // A waiter serves this lane.
+    bool runs = false;
   };
   struct Noted {
     uint64_t handle;
@@ -83,12 +90,15 @@ class ModuleWork {
   bool serve_one(uint64_t handle);
 
   Replay& replay_;
-  Mutex mutex_;        // a leaf; not held while a task or its note runs
-  Condition changed_;  // notes_ has grown
+  // A leaf; not held while a task or its note runs.
+  Mutex mutex_;
+  // Notified when notes_ has grown.
+  Condition changed_;
   std::unordered_map<uint64_t, Lane> lanes_ GUARDED_BY(mutex_);
-  std::deque<uint64_t> waiting_
-      GUARDED_BY(mutex_);                  // lanes with tasks that wait for one of the kModuleTasksMax waiters
-  size_t running_ GUARDED_BY(mutex_) = 0;  // lanes that waiters serve
+  // The lanes with tasks that wait for one of the kModuleTasksMax waiters.
+  std::deque<uint64_t> waiting_ GUARDED_BY(mutex_);
+  // The number of lanes that waiters serve.
+  size_t running_ GUARDED_BY(mutex_) = 0;
   std::vector<Noted> notes_ GUARDED_BY(mutex_);
   // Set with notes_, before the answer is sent; the executor reads it before each frame. Release and acquire: a frame
   // that the client sent because of an answer arrives after this store.

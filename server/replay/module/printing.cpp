@@ -26,7 +26,7 @@ uint64_t searched_bytes(const fatbin::Entry& entry) {
   return entry.compression == fatbin::Compression::none ? entry.payload.size() : entry.decompressed_bytes;
 }
 
-// Subtracts the searched bytes from `room`.
+// Returns whether code of the container can print. Subtracts the searched bytes from `room`.
 bool container_may_print(std::span<const uint8_t> container, uint64_t& room) {
   auto entries = fatbin::read_container(container);
   if (!entries) return true;

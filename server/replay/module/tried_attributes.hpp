@@ -28,8 +28,10 @@ class TriedAttributes {
 
   uint64_t handle_ = 0;
   void* function_ = nullptr;
-  CUdevice device_ = 0;           // of a kernel
-  std::vector<Setting> earlier_;  // newest last
+  // The device of a kernel's attributes.
+  CUdevice device_ = 0;
+  // The newest setting is last.
+  std::vector<Setting> earlier_;
   CUresult not_put_back_ = CUDA_SUCCESS;
 };
 

@@ -35,19 +35,24 @@ class UploadOrder;
 class WatchedEvents;
 
 struct SessionSettings {
-  ModuleCache* module_cache = nullptr;  // outlives the session; null: images are stored for this session only
-  std::string tenant;                   // the tenant, whose sessions share images, memory and pools
-  ShareExchange* shares = nullptr;      // outlives the session; null: nothing is shared
-  UploadOrder* upload_order = nullptr;  // wraps the driver's functions, outlives the session; may be null
-  ChunkStore* chunks = nullptr;         // outlives the session; null: no chunk is stored
-  // is told whether the client may cache freed memory from now on; may be empty
+  // Outlives the session. With null, images are stored for this session only.
+  ModuleCache* module_cache = nullptr;
+  // The tenant, whose sessions share images, memory and pools.
+  std::string tenant;
+  // Outlives the session. With null, nothing is shared.
+  ShareExchange* shares = nullptr;
+  // Wraps the driver's functions and outlives the session; may be null.
+  UploadOrder* upload_order = nullptr;
+  // Outlives the session. With null, no chunk is stored.
+  ChunkStore* chunks = nullptr;
+  // Called with whether the client may cache freed memory from now on; may be empty.
   std::function<void(bool)> keeping_memory;
   using Allocation = std::function<CUresult()>;
-  // Runs an allocation within the tenant's existing grant. Empty: there is no grant.
+  // Runs an allocation within the tenant's existing grant. Empty if there is no grant.
   std::function<CUresult(const Allocation&)> within_grant;
   // Runs an allocation for which the tenant's grant may grow by memory that is free at once.
   std::function<CUresult(const Allocation&)> beyond_grant;
-  // writes the words by which the GPU reports completed work; null: only events report it
+  // Writes the words by which the GPU reports completed work. With null, only events report it.
   WriteWord write_word = nullptr;
 };
 
@@ -60,15 +65,16 @@ class ReplayState {
   ReplayState(const ReplayState&) = delete;
   ReplayState& operator=(const ReplayState&) = delete;
 
-  // Before each frame: makes the frame's context current on the executor thread (creating a primary context when it is
-  // first used) and returns the result of Replay::context(); null when the frame names none. Not CUDA_SUCCESS: the
-  // frame must not be executed and is answered with this error (a called one with a schema::Result, a posted one by
-  // Replay::fail_posted), its bulk discarded. `entry`: the frame's; one of `any_context` leaves the thread as it is.
+  // Called before each frame. Makes the frame's context current on the executor thread (creating a primary context when
+  // it is first used) and stores the result of Replay::context(); null if the frame names none. If the result is not
+  // CUDA_SUCCESS, the frame must not be executed and is answered with this error (a called frame with a schema::Result,
+  // a posted one by Replay::fail_posted), and its bulk is discarded. `entry` is the frame's; an entry with
+  // `any_context` leaves the thread as it is.
   CUresult enter(const wire::FrameHeader& header, const ReplayEntry& entry, CUcontext& native);
 
   // Ends all objects of the session, newest first: callbacks waiting for the client, copies, handles, contexts.
-  // Afterwards the driver has none of them. False: the device still had work after kTeardownMs; then only the end of
-  // the process frees the objects.
+  // Afterwards the driver has none of them. Returns false if the device still had work after kTeardownMs; then only the
+  // end of the process frees the objects.
   bool end();
 
   ContextTable& contexts() { return *contexts_; }
@@ -102,7 +108,8 @@ class ReplayState {
     client_keeps_memory_ = keeps;
     if (keeping_memory_) keeping_memory_(keeps);
   }
-  // Whether the client caches freed memory: then it sends frees by itself, some seconds after its program's last call.
+  // Returns whether the client caches freed memory: then it sends frees by itself, some seconds after its program's
+  // last call.
   bool client_keeps_memory() const { return client_keeps_memory_; }
 
  private:
@@ -121,7 +128,8 @@ class ReplayState {
   std::unique_ptr<ModuleStore> modules_;
   std::unique_ptr<ModuleWork> module_work_;
   std::unique_ptr<LinkTable> links_;
-  std::unique_ptr<LinkThread> link_thread_;  // declared after links_, which its tasks use
+  // Declared after links_, which its tasks use.
+  std::unique_ptr<LinkThread> link_thread_;
   std::unique_ptr<DeviceResources> device_resources_;
   std::unique_ptr<CopyBack> copy_back_;
   std::unique_ptr<HostCallbacks> callbacks_;

@@ -22,7 +22,7 @@ struct CompletionMark {
   PooledEvent event;
   CompletionWord word;
   unsigned looks = 0;
-  // the word was seen written; the driver may still regard the stream as busy (passed_marks.hpp)
+  // The word was seen written; the driver may still regard the stream as busy (passed_marks.hpp).
   bool seen_early = false;
 
   // Returns CUDA_SUCCESS if the stream has passed the mark, CUDA_ERROR_NOT_READY if not. If the word is not written,

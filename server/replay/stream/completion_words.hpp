@@ -42,21 +42,24 @@ class CompletionWord {
   // driver refuses the write, reached() stays false.
   void mark(CUstream stream);
   bool marked() const { return marked_; }
-  // Whether the stream has passed the mark; then its earlier writes can be read. False also if there is no mark.
+  // Returns whether the stream has passed the mark; its earlier writes can then be read. Returns false also if there is
+  // no mark.
   bool reached() const;
 
  private:
   friend class CompletionWords;
-  CompletionWords* words_ = nullptr;  // outlives this object
+  // Outlives this object.
+  CompletionWords* words_ = nullptr;
   size_t index_ = 0;
-  uint32_t expected_ = 0;  // the value that the last mark writes
+  // The value that the last mark writes.
+  uint32_t expected_ = 0;
   bool marked_ = false;
 };
 
 // The words of one context. Any thread; the context is current on a thread that calls take() or mark().
 class CompletionWords {
  public:
-  // `write`: null: there are no words.
+  // Without `write` there are no words.
   CompletionWords(const DriverTable& driver, WriteWord write) : driver_(driver), write_(write) {}
   ~CompletionWords();
   CompletionWords(const CompletionWords&) = delete;
@@ -71,12 +74,14 @@ class CompletionWords {
   friend class CompletionWord;
   // Each word has its own cache line, since the GPU writes one while other words are polled.
   struct alignas(64) Word {
-    std::atomic<uint32_t> value{0};  // the GPU's store is the partner of the load in reached()
+    // The GPU's store is the partner of the load in reached().
+    std::atomic<uint32_t> value{0};
   };
   struct Mapped {
     Word* memory = nullptr;
     CUdeviceptr device = 0;
-    bool whole = false;  // the GPU has an address for the memory
+    // The GPU has an address for the memory.
+    bool whole = false;
   };
   // Precondition: mutex_ is not held: the driver may wait for streams, and these for a thread that returns a word.
   Mapped map() const;
@@ -87,8 +92,10 @@ class CompletionWords {
   // Written once, under mutex_, before the first word is taken; a word reads them without the lock.
   Word* memory_ = nullptr;
   CUdeviceptr device_ = 0;
-  Mutex mutex_;                            // a leaf; not held while the driver is called
-  bool tried_ GUARDED_BY(mutex_) = false;  // a thread maps the words, or has mapped them
+  // A leaf; not held during a driver call.
+  Mutex mutex_;
+  // A thread maps the words, or has mapped them.
+  bool tried_ GUARDED_BY(mutex_) = false;
   bool abandoned_ GUARDED_BY(mutex_) = false;
   std::vector<size_t> free_ GUARDED_BY(mutex_);
   // For each word, the value of the last mark. The next mark writes another value, so that a late write of an abandoned

@@ -44,12 +44,12 @@ class EventPool : public std::enable_shared_from_this<EventPool> {
   explicit EventPool(const DriverTable& driver, WriteWord write = nullptr) : driver_(driver), words_(driver, write) {}
   ~EventPool();
 
-  // Returns an event; empty if the driver creates none.
+  // Returns an event. The result is empty if the driver creates none.
   PooledEvent take();
   PooledEvent lease();
   // Called by the holder of an event of the pool, who releases the word before the event.
   CompletionWords& words() { return words_; }
-  // Waits until all events and leases are returned. False: some are still out after `timeout`.
+  // Waits until all events and leases are returned. Returns false if some are still out after `timeout`.
   bool all_returned(std::chrono::milliseconds timeout);
   // Destroys the free events. Called before the context ends, which destroys the others.
   void abandon();

@@ -22,12 +22,15 @@ namespace gpuwire::server {
 struct HostCallbacks::Shared {
   Mutex mutex;
   std::condition_variable changed;
-  Replay* replay GUARDED_BY(mutex) = nullptr;  // null: the session has ended
-  unsigned sending GUARDED_BY(mutex) = 0;      // trampolines that use `replay` without holding mutex
+  // Null if the session has ended.
+  Replay* replay GUARDED_BY(mutex) = nullptr;
+  // The trampolines that use `replay` without holding mutex.
+  unsigned sending GUARDED_BY(mutex) = 0;
   // Runs of callbacks that the client has not answered, oldest first, with the context of each. A stream's callback
   // counts from its enqueueing, a graph's only while it runs.
   std::map<uint64_t, uint32_t> open GUARDED_BY(mutex);
-  uint64_t runs GUARDED_BY(mutex) = 0;  // the number of the newest run
+  // The number of the newest run.
+  uint64_t runs GUARDED_BY(mutex) = 0;
   // By the client's number of a callback: the runs that were requested from the client and are not answered.
   std::unordered_map<uint64_t, std::deque<uint64_t>> asked GUARDED_BY(mutex);
 };
@@ -35,8 +38,10 @@ struct HostCallbacks::Shared {
 struct HostCallbacks::Trampoline {
   std::shared_ptr<Shared> shared;
   uint64_t callback = 0;
-  uint64_t run = 0;                 // 0: a graph's callback, whose runs each get a number
-  std::shared_ptr<bool> data_left;  // guarded by shared->mutex; null: no earlier copy from the device is pending
+  // 0 for a graph's callback, whose runs each get a number.
+  uint64_t run = 0;
+  // Null if no earlier copy from the device is pending. Lock: shared->mutex.
+  std::shared_ptr<bool> data_left;
 };
 
 HostCallbacks::HostCallbacks(Replay& replay) : shared_(std::make_shared<Shared>()) { shared_->replay = &replay; }

@@ -27,18 +27,18 @@ class HostCallbacks {
 
   // Executor: puts the callback on the stream, or into the graph that the stream is being captured into.
   CUresult enqueue(Replay& replay, CUstream stream, uint64_t callback, Kind kind);
-  // Executor: the function that a host node of a graph calls; the client is asked each time it runs. Valid until the
-  // session ends, since the driver does not report when the last graph with it is gone.
+  // Executor: stores the function that a host node of a graph calls; the client is asked each time it runs. Valid until
+  // the session ends, since the driver does not report when the last graph with it is gone.
   CUresult for_graph(uint64_t callback, CUDA_HOST_NODE_PARAMS& node);
-  // Executor: the client's number of a function that for_graph() returned or a capture has put into a graph. 0: the
-  // node is none of these.
+  // Executor: returns the client's number of a function that for_graph() stored or a capture has put into a graph, or 0
+  // if the node is none of these.
   uint64_t number_of(const CUDA_HOST_NODE_PARAMS& node) const;
-  // Any thread: records that the client has run the callback. False: no run was requested.
+  // Any thread: records that the client has run the callback. Returns false if no run was requested.
   bool done(uint64_t callback);
-  // The number of callbacks whose streams wait for an answer of the client or will do so. A graph's callback counts
-  // only while it runs.
+  // Returns the number of callbacks whose streams wait for an answer of the client or will do so. A graph's callback
+  // counts only while it runs.
   size_t unanswered() const;
-  // Executor: whether a stream may wait at a callback now, or at a callback of a graph once it is launched.
+  // Executor: returns whether a stream may wait at a callback now, or at a callback of a graph once it is launched.
   bool may_stand() const { return !repeating_.empty() || unanswered() != 0; }
   // Each run of a callback has a number. newest_run() returns the newest; answered_up_to() returns whether all runs up
   // to a number have been answered. Any thread.
@@ -46,9 +46,9 @@ class HostCallbacks {
   bool answered_up_to(uint64_t run) const;
   // Executor: forgets the callbacks in the streams of a context that has ended; the driver skips them after a fault.
   void forget_context(uint32_t number);
-  // Whether a stream waits for an answer now. Any thread.
+  // Returns whether a stream waits for an answer now. Any thread.
   bool awaiting() const;
-  // Ends all waits for the client. False: a callback's notice is still being sent after kCallbackEndMs.
+  // Ends all waits for the client. Returns false if a callback's notice is still being sent after kCallbackEndMs.
   bool end();
 
  private:
@@ -61,7 +61,8 @@ class HostCallbacks {
   static void run(Trampoline& trampoline, CUresult status);
 
   std::shared_ptr<Shared> shared_;
-  std::unordered_map<void*, std::unique_ptr<Trampoline>> repeating_;  // the trampolines of graphs, by address
+  // The trampolines of graphs, by address.
+  std::unordered_map<void*, std::unique_ptr<Trampoline>> repeating_;
 };
 
 }  // namespace gpuwire::server

@@ -20,7 +20,7 @@ class PassedMarks {
   // The bound of remembered streams: one more makes add() wait until the driver knows the oldest.
   static constexpr size_t kStreamsMax = 8;
 
-  // `event` was recorded in the stream behind the word that was seen.
+  // Adds a stream. `event` was recorded in it behind the word that was seen.
   void add(const DriverTable& driver, CUstream stream, PooledEvent event) {
     auto same = std::find_if(marks_.begin(), marks_.end(), [&](const auto& mark) { return mark.first == stream; });
     if (same != marks_.end()) {
@@ -34,7 +34,7 @@ class PassedMarks {
     marks_.emplace_back(stream, std::move(event));
   }
   // Waits until the driver regards all remembered streams as having passed their marks. The wait is short: each event
-  // is recorded directly after a word that was seen. False: there was no such stream.
+  // is recorded directly after a word that was seen. Returns false if there was no such stream.
   bool catch_up(const DriverTable& driver) {
     for (const auto& [stream, event] : marks_) wait_for(driver, event);
     return !std::exchange(marks_, {}).empty();

@@ -5,12 +5,12 @@
 
 namespace gpuwire::server {
 
-// Whether no stream of the session has work left or captures. Then cuCtxSynchronize blocks only for work in NULL
-// streams, which are not checked, and in streams that were destroyed before their work was done. Executor only.
+// Returns whether no stream of the session has work left or captures. Then cuCtxSynchronize blocks only for work in
+// NULL streams, which are not checked, and in streams that were destroyed before their work was done. Executor only.
 bool streams_idle(Replay& replay);
 
-// streams_idle() for NULL streams and functions of the client, too: then a wait for all work does not wait for a future
-// action of the client. May leave another context current. Executor only.
+// Returns streams_idle() for NULL streams and functions of the client, too: then a wait for all work does not wait for
+// a future action of the client. May leave another context current. Executor only.
 bool at_rest(Replay& replay);
 
 // Makes the context current if it exists and is usable. Does not activate a primary context.

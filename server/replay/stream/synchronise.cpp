@@ -115,7 +115,7 @@ std::vector<PooledEvent> mark_all(Replay& replay, Context& context) {
   return marks;
 }
 
-// `context` is current.
+// Answers a call that waits for all work of a context. Precondition: `context` is current.
 void synchronise_context(Replay& replay, Call& call, Context& context) {
   uint64_t sequence = call.header.sequence;
   CUresult result = CUDA_SUCCESS;
