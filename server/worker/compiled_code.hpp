@@ -22,9 +22,9 @@ class CompiledCode {
   CompiledCode(const CompiledCode&) = delete;
   CompiledCode& operator=(const CompiledCode&) = delete;
 
-  // Switches to the tenant's folder. Called once, before the first code is compiled. An empty `tenant`: nothing is
-  // cached. A failure costs time, not correctness. Returns the folder that the driver writes in from now on; empty:
-  // none.
+  // Switches to the tenant's folder, and returns the folder in which the driver writes from now on; empty if there is
+  // none. Called once, before the first code is compiled. With an empty `tenant` nothing is cached. A failure costs
+  // time, not correctness.
   std::filesystem::path belongs_to(std::string_view tenant);
   // Removes the worker's own link and folder, as far as they are accessible. Precondition: no more code is compiled.
   void forget();

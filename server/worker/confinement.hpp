@@ -13,17 +13,24 @@ namespace gpuwire::server {
 
 enum class Confinement : uint8_t {
   enforce,
-  log,  // the kernel only logs system calls, which shows the needs of a new driver
-  off,  // for debuggers
+  // The kernel only logs system calls, which shows the needs of a new driver.
+  log,
+  // For debuggers.
+  off,
 };
 
 struct ConfinementRules {
   Confinement level = Confinement::enforce;
-  std::optional<uid_t> real_user;              // of its own (server/confinement/real_user.hpp)
-  bool rdma = false;                           // offered: UCX's connections, devices and files are left
-  std::vector<std::filesystem::path> devices;  // device_files()
-  std::vector<std::filesystem::path> read;     // besides the system's libraries and the driver's files
-  std::vector<std::filesystem::path> write;    // made when they are missing, if they can be
+  // A user of the worker's own (server/confinement/real_user.hpp).
+  std::optional<uid_t> real_user;
+  // RDMA is offered, so UCX's connections, devices and files stay accessible.
+  bool rdma = false;
+  // The result of device_files().
+  std::vector<std::filesystem::path> devices;
+  // Readable files, besides the system's libraries and the driver's files.
+  std::vector<std::filesystem::path> read;
+  // Writable folders. Missing ones are made, if possible.
+  std::vector<std::filesystem::path> write;
 };
 
 // Returns the device files of NVIDIA's driver and, with `rdma`, of network cards. Called before confine_process(),
@@ -45,11 +52,12 @@ void bound_own_memory(uint64_t bytes);
 
 // Bounds each file that the process writes to `bytes`, or kWorkerFileBytes if that is more. Called when there is a
 // session.
-inline constexpr uint64_t kWorkerFileBytes = uint64_t{4} << 30;  // the largest image, and the driver's files
+// Room for the largest image and the driver's files.
+inline constexpr uint64_t kWorkerFileBytes = uint64_t{4} << 30;
 void bound_own_files(uint64_t bytes);
 
-// From now on a system call that is not on the list ends the process. Called when the driver is open and before the
-// first byte of a client.
+// Ends the process at any system call that is not on the list. Called when the driver is open and before the first byte
+// of a client.
 tl::expected<void, std::string> confine_system_calls(const ConfinementRules& rules);
 
 }  // namespace gpuwire::server

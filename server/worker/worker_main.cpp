@@ -54,14 +54,18 @@ constexpr std::chrono::milliseconds kLastWord{kLastWordMs};
 
 struct WorkerOptions {
   DriverOptions driver;
-  bool management = false;   // serve a session of management queries
-  std::string module_cache;  // a folder; kNoModuleCache; empty: the default one
+  // Serve a session of management queries.
+  bool management = false;
+  // A folder, or kNoModuleCache; empty: the default folder.
+  std::string module_cache;
   uint64_t module_cache_bytes = ModuleCacheSettings{}.bytes_max;
   Confinement confinement = Confinement::enforce;
   std::optional<uid_t> real_user;
-  bool rdma = false;  // offer it
+  // Offer RDMA.
+  bool rdma = false;
   std::string rdma_plugin;
-  std::string cupti = cupti::kAuto;  // or kOff, or a path
+  // cupti::kAuto, cupti::kOff, or a path.
+  std::string cupti = cupti::kAuto;
 };
 
 std::filesystem::path module_cache_folder(const WorkerOptions& options) {
@@ -108,8 +112,8 @@ unsigned lanes_max(const SessionSpec& spec, const transport::Transport& connecti
   return road == "tcp" || road == "tls" ? std::min(spec.lanes_max, wire::kLanesMax) : 0;
 }
 
-// Whether the connection's end is visible only after all sent bytes: so for TCP, where the client's system may hold a
-// part of them until the worker has room.
+// Returns whether the connection's end is visible only after all sent bytes. This holds for TCP, where the client's
+// system may hold a part of them until the worker has room.
 bool road_shows_end_last(const transport::Transport& connection) {
   const std::string_view road = connection.road();
   return road == "tcp" || road == "tls";
@@ -150,14 +154,14 @@ void close_gently(link::Link& link) {
 // The channel to the broker, and the threads that wait for its answers. One in a process; it lives as long as the
 // process.
 struct ToBroker {
-  std::atomic<Watchdog*> watchdog{
-      nullptr};  // set once, by the thread that makes it; read by the sending threads: release, acquire
+  // Set once, by the thread that makes it, with release; the sending threads read it with acquire.
+  std::atomic<Watchdog*> watchdog{nullptr};
   ipc::Channel channel{OwnedDescriptor(ipc::kDescriptor), ipc::Speaker::broker, ipc::kWorkerWaitingMax, [this] {
                          if (Watchdog* watches = watchdog.load(std::memory_order_acquire)) watches->broker_full();
                        }};
   ipc::BlockingRequests requests{channel};
 
-  // A note to a broker that has ended is lost, which is harmless.
+  // Sends a note. A note to a broker that has ended is lost, which is harmless.
   void note(std::string text) { channel.send(ipc::Note{std::move(text)}); }
   // Sends the process's last message.
   void failed(std::string why) {
@@ -175,7 +179,7 @@ std::string describe(const ClientFacts& client) {
                      client.release);
 }
 
-// A missing cache costs time, not correctness.
+// Opens the module cache. A missing cache costs time, not correctness.
 std::unique_ptr<ModuleCache> open_module_cache(const WorkerOptions& options, ToBroker& broker) {
   if (options.module_cache == kNoModuleCache) return nullptr;
   auto cache = ModuleCache::open({.directory = module_cache_folder(options), .bytes_max = options.module_cache_bytes});
@@ -214,13 +218,14 @@ std::unique_ptr<ChunkStore> open_chunks(ipc::SessionDescriptors& descriptors, co
                                       uncharged_bytes, std::move(count));
 }
 
-// The ways by which clients may ask to continue.
+// The ways, besides TCP, by which a client may continue its connection.
 struct Rdma {
   std::shared_ptr<transport::RdmaFabric> fabric;
-  std::string none = "this server offers none";  // why there is no fabric
+  // The reason why there is no fabric.
+  std::string none = "this server offers none";
 };
 
-// Without RDMA sessions use TCP.
+// Opens the RDMA library if RDMA is offered. Without RDMA sessions use TCP.
 Rdma open_rdma(const WorkerOptions& options, ToBroker& broker) {
   Rdma rdma;
   if (!options.rdma) return rdma;
@@ -244,15 +249,20 @@ struct Prepared {
   ModuleCache* module_cache;
   CompiledCode& compiled_code;
   BrokerShares& shares;
-  ChunkStore* chunks;  // null: there is no chunk store
+  // Null if there is no chunk store.
+  ChunkStore* chunks;
   IpcGuard& ipc_guard;
   UploadOrder& upload_order;
-  Management* management;      // null: the session runs a program
-  const std::string& machine;  // transport::this_machine()
-  WriteWord write_word;        // the library's own
+  // Null if the session runs a program.
+  Management* management;
+  // The result of transport::this_machine().
+  const std::string& machine;
+  // The library's own function.
+  WriteWord write_word;
 };
 
-// Over TLS both sides now prove that they have the key that the login left (protocol/tls/README.md), which is wiped.
+// Opens the connection's transport. Over TLS both sides now prove that they have the key that the login left
+// (protocol/tls/README.md); the key is wiped.
 tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(OwnedDescriptor socket,
                                                                                 std::string& tls_key, ToBroker& broker,
                                                                                 const Rdma& rdma) {
@@ -309,11 +319,12 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
   resume::Secret secret{};
   if (spec.resume_grace_ms && !resume::make_random(secret)) spec.resume_grace_ms = 0;
   Reports reports(broker.channel);
-  // Written by the thread with a connection's proof, or that reads Hello; read when the connection is lost, after the
-  // link's own hand-over: relaxed would do.
+  // Written by the thread with a connection's proof, or by the thread that reads Hello. Read when the connection is
+  // lost, after the link's own hand-over, so relaxed would do.
   std::atomic<PeerPath> way{PeerPath::indirect};
   std::atomic<uint32_t> stay_s{0};
-  std::function<void()> welcoming;  // needs objects that are made behind the session
+  // Assigned below, because it needs objects that are made after the session.
+  std::function<void()> welcoming;
   Session session(
       {.link = &link,
        .counters = stack.gated() ? &stack.gated()->page->link : nullptr,
@@ -478,7 +489,7 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
   std::exit(0);  // without unwinding: the watchdog watches over the driver's own clean-up too
 }
 
-// Null unless the worker is for management sessions. A library that cannot be had costs figures, not the session.
+// Returns null unless the worker is for management sessions. A missing library costs figures, not the session.
 std::unique_ptr<Management> open_management(const WorkerOptions& options, const DriverLibrary& driver,
                                             ToBroker& broker) {
   if (!options.management) return nullptr;
@@ -487,7 +498,7 @@ std::unique_ptr<Management> open_management(const WorkerOptions& options, const 
   return management;
 }
 
-// Null: NVML shows the devices as they are.
+// Returns the tenant's view of the devices in NVML; with null, NVML shows the devices as they are.
 tl::expected<std::unique_ptr<ManagementView>, std::string> open_management_view(OwnedDescriptor tenant_page,
                                                                                 OwnedDescriptor user_page,
                                                                                 const SessionSpec& spec,
@@ -571,7 +582,7 @@ int run(WorkerOptions options) {
   return 0;
 }
 
-// lib/gpuwire, with this program in commands/.
+// Returns lib/gpuwire, the folder above this program's folder commands/.
 std::filesystem::path library_folder() {
   std::error_code error;
   return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().parent_path();

@@ -16,7 +16,7 @@ class ByteQueue {
  public:
   static constexpr size_t kBlockBytes = 256u << 10;
 
-  // `account` outlives the queue; null: nobody counts.
+  // `account` outlives the queue. With null, no account is charged.
   explicit ByteQueue(HostMemory* account) : charge_(account) {}
 
   bool empty() const { return bytes_ == 0; }
@@ -68,8 +68,10 @@ class ByteQueue {
  private:
   std::deque<std::unique_ptr<std::byte[]>> blocks_;
   HostCharge charge_;
-  size_t begin_ = 0;  // of the first block
-  size_t end_ = 0;    // of the last
+  // The position in the first block.
+  size_t begin_ = 0;
+  // The position in the last block.
+  size_t end_ = 0;
   size_t bytes_ = 0;
 };
 

@@ -96,8 +96,8 @@ FrameSource::Filled FrameSource::fill(const std::optional<Clock::time_point>& de
   }
 }
 
-// Whether the bytes are only whole heartbeats between two frames: then the session continues to sleep, and its account
-// of time counts no wake-up.
+// Returns whether the bytes are only whole heartbeats between two frames. The session then continues to sleep, and its
+// account of time counts no wake-up.
 bool FrameSource::take_heartbeats(std::span<const std::byte> bytes) {
   if (buffered_ != 0 || decoder_.bulk_left() != 0 || bytes.size() % sizeof(wire::FrameHeader) != 0) return false;
   constexpr wire::FrameHeader kHeartbeat{.kind = uint8_t(wire::FrameKind::control),

@@ -23,7 +23,7 @@ class LinkOutbox final : public Outbox {
     // Called when a thread begins to wait for room: acknowledgements must then be read even while the executor is
     // blocked. Any thread.
     std::function<void()> room_wanted = [] {};
-    // Whether the calling thread reads acknowledgements: it must not wait for room itself.
+    // Returns whether the calling thread reads acknowledgements: such a thread must not wait for room itself.
     std::function<bool()> reads_ahead = [] { return false; };
   };
   LinkOutbox(link::Link& link, LinkMeter& meter, Hooks hooks) : link_(link), meter_(meter), hooks_(std::move(hooks)) {}
@@ -47,23 +47,24 @@ class LinkOutbox final : public Outbox {
   // at the client before the client gets the reason.
   void withhold_replies() { withheld_.store(true, std::memory_order_release); }
 
-  // The sequence of the newest reply; lets the executor find calls that nothing has answered. Relaxed: only meaningful
-  // on the thread that sent the reply.
+  // Returns the sequence of the newest reply, by which the executor finds calls without an answer. Relaxed: the value
+  // is only meaningful on the thread that sent the reply.
   uint64_t last_reply() const { return last_reply_.load(std::memory_order_relaxed); }
-  // Whether a thread waits for room.
+  // Returns whether a thread waits for room.
   bool room_awaited() const { return room_waiters_.load(std::memory_order_relaxed) != 0; }
 
  private:
   void send(wire::FrameHeader& header, capnp::MessageBuilder& message, std::span<const std::byte> bulk,
             std::shared_ptr<const void> keeper);
-  // Waits for room and returns it with the link's lock held. Null, without the lock: the session is over.
+  // Waits for room and returns it with the link's lock held. Returns null, without the lock, if the session is over.
   std::byte* wait_for_room(size_t bytes, size_t external_bytes, bool last_words);
   void push(uint64_t position);
 
   link::Link& link_;
   LinkMeter& meter_;
   const Hooks hooks_;
-  uint64_t notice_sequence_ = 0;  // under the link's lock
+  // Lock: the link's.
+  uint64_t notice_sequence_ = 0;
   std::atomic<uint64_t> last_reply_{0};
   // A hint for the thread that reads ahead, which checks again before it sleeps; the hook behind the change wakes it.
   std::atomic<unsigned> room_waiters_{0};

@@ -163,7 +163,7 @@ bool OutOfOrderReader::within_bound() {
   return false;
 }
 
-// The scanned bytes begin at the executor's position.
+// Scans all stored bytes, from the executor's position on.
 void OutOfOrderReader::catch_up() {
   decoder_ = wire::FrameDecoder(wire::Sender::client);
   in_frame_ = false;
@@ -215,7 +215,7 @@ void OutOfOrderReader::begin_frame() {
   bulk_.clear();
 }
 
-// False: the frame is incomplete.
+// Ends the frame if all of it has arrived. Returns false if the frame is incomplete.
 bool OutOfOrderReader::end_frame() {
   std::span<const std::byte> here = decoder_.buffered_bulk();
   if (entry_) bulk_.insert(bulk_.end(), here.begin(), here.end());

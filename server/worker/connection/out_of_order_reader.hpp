@@ -27,9 +27,9 @@ class OutOfOrderReader {
  public:
   struct Parts {
     FrameSource& source;
-    // Whether a stream waits for an answer. Any thread.
+    // Returns whether a stream waits for an answer. Any thread.
     std::function<bool()> awaited;
-    // Whether a thread waits for room in the window, which comes with the client's acknowledgements, or for the
+    // Returns whether a thread waits for room in the window, which comes with the client's acknowledgements, or for the
     // connection's end. Any thread.
     std::function<bool()> room_awaited = [] { return false; };
     // Returns the entry of a call that may be executed out of turn, else null.
@@ -48,20 +48,20 @@ class OutOfOrderReader {
 
   // Starts the thread, before an answer may be awaited. Any thread.
   void start();
-  // Wakes the thread: an answer or room is awaited. Any thread, after start().
+  // Wakes the thread, because an answer or room is awaited. Any thread, after start().
   void awake();
   // Has the thread read and store arrived bytes, up to kept_while_busy_max, if the executor does not read. Any thread,
   // after start().
   void keep_what_has_come();
-  // Whether the calling thread is a session's out-of-order reader: it executes calls and must not wait for bytes that
-  // only it can read.
+  // Returns whether the calling thread is a session's out-of-order reader, which executes calls and must not wait for
+  // bytes that only it can read.
   static bool is_caller();
   // Ends the thread. Executor; afterwards only the executor uses the source.
   void stop();
 
  private:
   void run();
-  // False: the executor reads.
+  // Reads in the executor's place. Returns false if the executor reads.
   bool serve();
   void keep_reading();
   void keep_without_waiting();
@@ -83,16 +83,23 @@ class OutOfOrderReader {
   std::thread thread_;
 
   // Used only by the thread.
-  bool blind_ = false;  // the connection has ended or has invalid bytes: the executor will find it
+  // The connection has ended or has invalid bytes, which the executor will find.
+  bool blind_ = false;
   wire::FrameDecoder decoder_;
-  uint64_t skip_ = 0;  // remaining bulk of the executor's present frame, before the first frame to scan
-  const ReplayEntry* entry_ = nullptr;  // of the present frame, if this thread executes it
-  std::vector<capnp::word> message_;    // of that frame
-  std::vector<std::byte> bulk_;         // of that frame, as far as it has arrived
+  // The remaining bulk of the executor's present frame, before the first frame to scan.
+  uint64_t skip_ = 0;
+  // The entry of the present frame, if this thread executes it.
+  const ReplayEntry* entry_ = nullptr;
+  // The message of that frame.
+  std::vector<capnp::word> message_;
+  // The bulk of that frame, as far as it has arrived.
+  std::vector<std::byte> bulk_;
   bool in_frame_ = false;
-  uint64_t seen_ = 0;  // sequence of the last whole frame
+  // The sequence of the last whole frame.
+  uint64_t seen_ = 0;
   static constexpr uint64_t kNothingScanned = ~uint64_t{0};
-  uint64_t received_ = kNothingScanned;  // the source's count when the role was given up
+  // The source's count when the role was given up.
+  uint64_t received_ = kNothingScanned;
 };
 
 }  // namespace gpuwire::server

@@ -35,10 +35,11 @@ class Resumption {
     // Called before a proved connection of the session's own client replaces the present one, with the client's
     // description of its end. Any thread, one at a time.
     std::function<void(const transport::Transport&, const resume::Request&)> proved;
-    std::function<void(std::string why)> refused;  // a client without a valid proof has tried; any thread
-    // the client's request is invalid and the session has to end; any thread
+    // Called when a client without a valid proof has tried. Any thread.
+    std::function<void(std::string why)> refused;
+    // Called when the client's request is invalid and the session has to end. Any thread.
     std::function<void(std::string why)> fault;
-    // returns the number of lanes that the session may have; any thread
+    // Returns the number of lanes that the session may have. Any thread.
     std::function<unsigned()> lanes_max = [] { return 0u; };
   };
   explicit Resumption(Parts parts) : parts_(std::move(parts)) {}
@@ -54,7 +55,8 @@ class Resumption {
  private:
   struct Attempt {
     std::thread thread;
-    std::atomic<bool> over{false};  // set last by the thread; relaxed, since the thread is joined afterwards
+    // The thread sets it last. Relaxed, because the thread is joined afterwards.
+    std::atomic<bool> over{false};
   };
   void attempt(OwnedDescriptor socket, std::string tls_key);
   void carry_on(std::unique_ptr<transport::Transport> connection, const resume::Request& request);

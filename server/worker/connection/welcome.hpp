@@ -15,13 +15,13 @@ namespace gpuwire::server {
 
 class DriverLibrary;
 
-// A schema::Welcome, complete except for the session's id (16 zero bytes, for the session to fill in). Queries the
-// driver for every fact of every device; takes milliseconds. A failed query is reported as its error, never as a
-// made-up value.
+// Returns a schema::Welcome that is complete except for the session's id (16 zero bytes, which the session fills in).
+// Queries the driver for every fact of every device, which takes milliseconds. A failed query is reported as its error,
+// never as a made-up value.
 std::unique_ptr<capnp::MallocMessageBuilder> build_welcome(const DriverLibrary& driver,
                                                            std::span<const ReplayEntry* const> calls);
 
-// The broker's description of the devices.
+// Returns the broker's description of the devices.
 Inventory inventory_of(const DriverLibrary& driver);
 
 // Replaces the devices' memory in the message by the session's allowance.

@@ -8,7 +8,7 @@ namespace gpuwire::server {
 
 class BrokerShares final : public ShareExchange {
  public:
-  // Both outlive it. `broker`: the target of `requests`.
+  // Both arguments outlive this object. `broker` is the target of `requests`.
   BrokerShares(ipc::Channel& broker, ipc::BlockingRequests& requests) : broker_(broker), requests_(requests) {}
 
   bool publish(const ShareToken& token, ShareKind kind, const std::string& tenant, int descriptor) override;

@@ -16,7 +16,8 @@ namespace gpuwire::server {
 // Puts pipes in place of descriptors 1 and 2 of the process and forwards their output. One at a time.
 class OutputCapture {
  public:
-  static constexpr uint8_t kServerLine = 0;  // in place of a descriptor: one whole line of the server
+  // The value in place of a descriptor for one whole line of the server.
+  static constexpr uint8_t kServerLine = 0;
 
   // Called in order with at most kOutputPieceBytes, on the thread that read the text, with the capture's lock held.
   using Sink = std::function<void(uint8_t descriptor, std::span<const std::byte> text)>;
@@ -26,7 +27,7 @@ class OutputCapture {
   OutputCapture(const OutputCapture&) = delete;
   OutputCapture& operator=(const OutputCapture&) = delete;
 
-  // False: the pipes could not be made, and nothing has changed.
+  // Starts the capture. Returns false if the pipes could not be made; nothing has changed then.
   bool start(Sink sink);
   // Gives the sink all text that was printed by calls that returned before. Any thread.
   void drain();
@@ -38,7 +39,8 @@ class OutputCapture {
  private:
   struct Pipe {
     int read_end = -1;
-    int original = -1;  // the descriptor's former file
+    // The descriptor's former file.
+    int original = -1;
   };
   bool open_pipe(Pipe& pipe, int descriptor);
   void read_everything() REQUIRES(mutex_);
@@ -47,8 +49,11 @@ class OutputCapture {
 
   Mutex mutex_;
   Sink sink_;
-  Pipe pipes_[2];  // of descriptors 1 and 2
-  Pipe lines_;     // of packets, a line each; open for as long as this object, so that log_stderr() needs no lock
+  // The pipes of descriptors 1 and 2.
+  Pipe pipes_[2];
+  // The pipe of the server's lines, a packet each. It is open for as long as this object, so that log_stderr() needs no
+  // lock.
+  Pipe lines_;
   int write_end_ = -1;
   int stop_event_ = -1;
   std::thread thread_;

@@ -29,7 +29,7 @@ class PollingWatcher final : public CompletionWatcher {
   ~PollingWatcher() override { stop(); }
 
   bool watch(CUcontext context, CUevent event, std::function<void(CUresult result)> done) override;
-  // Whether no event is watched, and no callback runs.
+  // Returns whether no event is watched, and no callback runs.
   bool idle();
   // Stops all callbacks; waits for a running one. Not on the watcher's thread.
   void stop();
@@ -41,18 +41,21 @@ class PollingWatcher final : public CompletionWatcher {
     std::function<void(CUresult)> done;
   };
   void run();
-  // Polls each of `watches` once; calls back for completed ones and removes them. True: there was one.
+  // Polls each of `watches` once, calls back for completed ones and removes them. Returns whether there was one.
   bool poll(std::vector<Watch>& watches);
 
   const WatcherDriver driver_;
   const uint32_t spin_us_;
   const std::function<void()> enter_;
-  CUcontext current_ = nullptr;  // on the watcher's thread
+  // Used on the watcher's thread only.
+  CUcontext current_ = nullptr;
 
   Mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Watch> added_ GUARDED_BY(mutex_);  // taken over by the thread
-  size_t watched_ GUARDED_BY(mutex_) = 0;        // in both lists
+  // The thread takes these over.
+  std::vector<Watch> added_ GUARDED_BY(mutex_);
+  // The number of watches in both lists.
+  size_t watched_ GUARDED_BY(mutex_) = 0;
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

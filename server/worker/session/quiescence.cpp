@@ -42,7 +42,7 @@ void Quiescence::follow(const std::function<std::string()>& why_not, const std::
   }
   if (!requested_) return;
   requested_ = false;
-  // A broker that asks again has not received the answer.
+  // If the broker repeats its request, it has not received the answer.
   const std::string why = quiet() ? std::string() : why_not();
   quiet_.store(why.empty(), std::memory_order_relaxed);
   hooks_.quiet(why);

@@ -13,7 +13,7 @@ namespace gpuwire::server {
 // Any thread.
 class Reports {
  public:
-  // `broker` outlives it.
+  // `broker` outlives this object.
   explicit Reports(ipc::Channel& broker) : broker_(broker) {}
 
   // Reports a state of the session, which replaces the previous one.
@@ -53,7 +53,7 @@ class Reports {
   }
 
   ipc::Channel& broker_;
-  // held over a send that does not wait, so that reports stay in order; taken before the channel's mutex
+  // Held over a send, which does not wait, so that reports stay in order. Taken before the channel's mutex.
   Mutex mutex_;
   std::optional<ipc::Begun> begun_ GUARDED_BY(mutex_);
   std::optional<std::variant<ipc::Detached, ipc::Attached>> connection_ GUARDED_BY(mutex_);

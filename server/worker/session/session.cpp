@@ -359,7 +359,8 @@ bool Session::poll_or_defer(Call& call, DeviceWait wait) {
   return false;
 }
 
-// Has the watcher take a wait that ends with events if the waiters are crowded. False: the watcher does not take it.
+// Has the watcher take a wait that ends with events if the waiters are crowded. Returns false if the watcher does not
+// take it.
 bool Session::watch_instead(const DeviceWait& wait) {
   if (!wait.events || !waiters_.crowded()) return false;
   std::vector<CUevent> events = wait.events();
@@ -408,8 +409,8 @@ void Session::run_elsewhere(std::function<void()> work, std::atomic<int64_t>& sp
 
 // --- suspension ----------------------------------------------------------------------------------------------------
 
-// On the executor, between two frames. The driver waits for work in flight, too, but for long, and with all calls of
-// the session blocked meanwhile.
+// Returns why the executor cannot rest, or an empty text. Called on the executor, between two frames. The driver would
+// wait for work in flight, too, but for long, and with all calls of the session blocked meanwhile.
 std::string Session::why_not_quiet() {
   if (source_.input_pending()) return "its program is making calls";
   if (!state_) return "it has only begun";

@@ -31,29 +31,36 @@ namespace gpuwire::server {
 
 class Gate;  // server/gate/gate.hpp
 
-// By ordinal; null: unknown.
+// The entries of all calls, by ordinal; null for an unknown one.
 using CallTable = std::array<const ReplayEntry*, wire::kOrdinalMax>;
 CallTable make_call_table(std::span<const ReplayEntry> session_calls, std::span<const ReplayEntry> driver_calls);
 
 struct SessionEnd {
   EndCause cause = EndCause::finished;
-  std::string reason;               // one line
-  StopKind stop = StopKind::ended;  // with EndCause::stopped
+  // The reason, in one line.
+  std::string reason;
+  // Used with EndCause::stopped.
+  StopKind stop = StopKind::ended;
 };
 
 // The dependencies of a session; all of them outlive the session.
 struct WorkerSessionDeps {
-  link::Link* link = nullptr;        // attached
-  LinkCounters* counters = nullptr;  // null: nothing is counted
+  // The session's link, with a connection.
+  link::Link* link = nullptr;
+  // The figures of the connection; with null, nothing is counted.
+  LinkCounters* counters = nullptr;
   const DriverTable* driver = nullptr;
   const CallTable* calls = nullptr;
-  capnp::MallocMessageBuilder* welcome = nullptr;  // build_welcome()'s; the session fills in its id
+  // The message of build_welcome(); the session fills in its id.
+  capnp::MallocMessageBuilder* welcome = nullptr;
   std::array<uint8_t, 16> id{};
   std::array<uint8_t, wire::kResumeSecretBytes> resume_secret{};
-  // the time for which the session stays without a connection; 0: it ends with its connection
+  // The time for which the session stays without a connection. With 0 the session ends with its connection.
   uint32_t resume_grace_ms = 0;
-  uint32_t hang_up_grace_ms = 0;  // the same after a connection that was closed and not lost
-  unsigned lanes_max = 0;         // further connections for bulk that the client may open; below 2: none
+  // The same time after a connection that was closed and not lost.
+  uint32_t hang_up_grace_ms = 0;
+  // The number of further connections for bulk that the client may open; below 2: none.
+  unsigned lanes_max = 0;
   // Decides, by the client's description of its end, whether the connection may fail unnoticed and thus needs
   // heartbeats. Called once, if the session outlives its connection and the client supports heartbeats. Null: no
   // heartbeats.
@@ -61,22 +68,31 @@ struct WorkerSessionDeps {
   // Called once, by begin(), directly before Welcome is sent: from then on the client may lose its connection and
   // reconnect.
   std::function<void()> welcoming = {};
-  // Gives the prewarmed primary context of the first device to the session (Replay::take_prewarmed_primary); false:
-  // there is none for it. Called once, by begin(): it may send a request to the broker, whose answer arrives only once
-  // the watchdog runs.
+  // Gives the prewarmed primary context of the first device to the session (Replay::take_prewarmed_primary). Returns
+  // false if there is none. Called once, by begin(), because the request to the broker is answered only once the
+  // watchdog runs.
   std::function<bool()> claim_primary;
-  HostMemory* host_memory = nullptr;  // the account of the session's host memory; null: nothing is charged
-  unsigned cores = 1;                 // the number of cores that the process may use
-  SessionSettings settings;           // its tenant by authentication; if empty, the client's key identifies it
+  // The account of the session's host memory; with null, nothing is charged.
+  HostMemory* host_memory = nullptr;
+  // The number of cores that the process may use.
+  unsigned cores = 1;
+  // The settings of the replay. The tenant is that of the authentication; if it is empty, the client's key identifies
+  // the tenant.
+  SessionSettings settings;
   // Called once, before the first call; `tenant` is empty if it is unknown. An error ends the session.
   std::function<tl::expected<void, std::string>(const std::string& tenant)> tenant_known;
-  Management* management = nullptr;  // of a management session
-  bool captures_output = true;       // the driver's lines on the process's standard output and error go to the client
-  Gate* gate = nullptr;              // the gate before the driver's functions; may be null
-  // Tell the broker: the answer to its request to rest, and that a resting session's client needs the driver.
+  // Set in a management session.
+  Management* management = nullptr;
+  // The driver's lines on the process's standard output and error go to the client.
+  bool captures_output = true;
+  // The gate before the driver's functions; may be null.
+  Gate* gate = nullptr;
+  // Notify the broker: `quiet` answers its request to rest, and `return_wanted` reports that a resting session's client
+  // needs the driver.
   std::function<void(const std::string& why_not)> quiet = [](const std::string&) {};
   std::function<void()> return_wanted = [] {};
-  Profiler* profiler = nullptr;  // for a client that requests a profile; null: work cannot be timed
+  // The profiler for a client that requests a profile; with null, work cannot be timed.
+  Profiler* profiler = nullptr;
 };
 
 // The client's description of itself; for logs only.
@@ -93,27 +109,28 @@ class Session final : public Replay {
   // Does the handshake. Returns the reason if there is no session; the client has received it.
   std::optional<SessionEnd> begin();
   const ClientFacts& client() const { return client_; }
-  // After begin(): the session outlives its connection.
+  // After begin(): returns whether the session outlives its connection.
   bool resumable() const { return resumable_; }
-  // After begin(): both sides send heartbeats.
+  // After begin(): returns whether both sides send heartbeats.
   bool heartbeats() const { return heartbeats_; }
-  // The number of lanes that the session may have; any thread.
+  // Returns the number of lanes that the session may have. Any thread.
   unsigned lanes() const { return lanes_.load(std::memory_order_relaxed); }
   // Has all bytes up to the connection's end read, even while the executor is blocked. Called when the client has
   // closed its side. Any thread.
   void connection_hung_up();
-  // Checks whether the executor has been in one call since the last check while bytes of the client are unread: then
-  // the out-of-order reader reads them. One thread.
+  // Has the out-of-order reader read the client's bytes if the executor has been in one call since the last check. One
+  // thread.
   void poll_executor();
   // Called when the session has a new connection. Any thread.
   void connection_attached() { hung_up_.store(false, std::memory_order_relaxed); }
-  // The broker's orders about the session's rest. Any thread.
+  // Returns the object for the broker's orders about the session's rest. Any thread.
   Quiescence& quiescence() { return quiescence_; }
-  // Executes until the end of the session; if the server ends it, sends the client the reason. On the thread that
-  // called begin().
+  // Executes frames until the end of the session. If the server ends the session, the client gets the reason. Called on
+  // the thread that called begin().
   SessionEnd run();
-  // Releases all objects of the session in the driver. False: the device still has work, or the session is suspended;
-  // then only the process's end frees them, and no thread may call the driver or wait for one that does.
+  // Releases all objects of the session in the driver. Returns false if the device still has work, or the session is
+  // suspended: only the process's end frees the objects then, and no thread may call the driver or wait for a thread
+  // that does.
   bool release();
 
   // Sends a line for the standard error of the client's program; the line is lost if the client reads nothing. Any
@@ -185,26 +202,35 @@ class Session final : public Replay {
   bool client_comes_back_ = false;
   bool client_knows_heartbeats_ = false;
   unsigned client_lanes_ = 0;
-  uint8_t chunks_ = 0;                   // Welcome.chunks
-  std::atomic<unsigned> lanes_{0};       // set by begin(); a connection that asks for one sooner may be refused
-  transport::ConnectionEnd client_end_;  // as the client says
+  // The value of Welcome.chunks.
+  uint8_t chunks_ = 0;
+  // begin() sets it. A connection that requests a lane sooner may be refused.
+  std::atomic<unsigned> lanes_{0};
+  // The client's end, by the client's own description.
+  transport::ConnectionEnd client_end_;
   const std::chrono::microseconds poll_time_;
-  uint64_t executed_ = 0;                          // sequence of the last frame
-  std::chrono::steady_clock::time_point begun_{};  // run() waits for the first frame
-  std::chrono::nanoseconds polled_{};              // executor: looked whether the device was done
-  // Waiters add their time of waiting for the device, and of work for the executor; relaxed: figures.
+  // The sequence of the last frame.
+  uint64_t executed_ = 0;
+  // Set when the first frame arrives; run() waits for it.
+  std::chrono::steady_clock::time_point begun_{};
+  // The executor's time of polling for completions.
+  std::chrono::nanoseconds polled_{};
+  // Waiters add their time of waiting for the device, and of work for the executor. Relaxed: the values are only
+  // figures.
   std::atomic<int64_t> waited_elsewhere_ns_{0}, worked_elsewhere_ns_{0};
 
-  // The first failure of a posted call that no reply has reported. Written by the failing thread, taken by a replying
-  // one; it publishes nothing else.
+  // The first failure of a posted call that no reply has reported. A failing thread writes it, a replying thread takes
+  // it; it publishes nothing else.
   std::atomic<int> deferred_{CUDA_SUCCESS};
   Mutex stop_mutex_;
-  std::optional<SessionEnd> stop_ GUARDED_BY(stop_mutex_);  // the first one counts
-  uint64_t visits_seen_ = 0;                                // poll_executor()'s
+  // The first reason counts.
+  std::optional<SessionEnd> stop_ GUARDED_BY(stop_mutex_);
+  // Used by poll_executor().
+  uint64_t visits_seen_ = 0;
   // A hint for the out-of-order reader, which is woken after it was set.
   std::atomic<bool> hung_up_{false};
-  std::atomic<bool> stopping_{
-      false};  // set after stop_, looked at before each frame; the reason is read under the mutex, so relaxed is enough
+  // Set after stop_, and read before each frame. Relaxed, because the reason is read under the mutex.
+  std::atomic<bool> stopping_{false};
 };
 
 }  // namespace gpuwire::server

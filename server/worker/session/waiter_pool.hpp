@@ -23,11 +23,11 @@ class WaiterPool {
   WaiterPool& operator=(const WaiterPool&) = delete;
 
   // Passes the task to a free or new thread at once, because the caller's next work may be what ends other waits.
-  // False: kBlockedWaitersMax tasks are in flight. Any thread.
+  // Returns false if kBlockedWaitersMax tasks are in flight. Any thread.
   bool run(Task task);
-  // Whether kWaitersMax tasks are in flight: then a wait should use the watcher if it can.
+  // Returns whether kWaitersMax tasks are in flight: a wait should then use the watcher if it can.
   bool crowded();
-  // Whether no task is in flight.
+  // Returns whether no task is in flight.
   bool idle();
   // Waits for all tasks and ends the threads. No task may be added meanwhile or afterwards, so the
   // threads are joined without the lock.
@@ -39,8 +39,10 @@ class WaiterPool {
   const Task enter_;
   Mutex mutex_;
   std::condition_variable work_;
-  std::deque<Task> tasks_ GUARDED_BY(mutex_);  // at most one per idle thread
-  size_t idle_ GUARDED_BY(mutex_) = 0;  // threads without a running task, including those that a queued task will use
+  // At most one task for each idle thread.
+  std::deque<Task> tasks_ GUARDED_BY(mutex_);
+  // The threads without a running task, including those that a queued task will use.
+  size_t idle_ GUARDED_BY(mutex_) = 0;
   bool ending_ GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_ GUARDED_BY(mutex_);
 };
