@@ -10,25 +10,28 @@ namespace gpuwire::server {
 using namespace std::chrono_literals;
 
 inline constexpr unsigned kSchedulerSpinCoresMin = 4;
-inline constexpr std::chrono::nanoseconds kSchedulerSpin =
-    60us;  // while sessions share a GPU, the pages are polled for this long before sleeping
+// While sessions share a GPU, the pages are polled for this long before the thread sleeps.
+inline constexpr std::chrono::nanoseconds kSchedulerSpin = 60us;
 // With this many cores the thread has a core of its own while sessions take turns: it does not sleep at all, because a
 // wake-up takes as long as the rest of a hand-over.
 inline constexpr unsigned kSchedulerCoreMin = 8;
-inline constexpr std::chrono::nanoseconds kSchedulerSpinLong =
-    250us;  // then, between two polls of all pages; it polls the doorbells all the time
-inline constexpr std::chrono::nanoseconds kAnswerTimeout =
-    100ms;  // for a worker to report its uncounted work in flight
+// The time between two polls of all pages in that case; the doorbells are polled all the time.
+inline constexpr std::chrono::nanoseconds kSchedulerSpinLong = 250us;
+// The longest wait for a worker to report its uncounted work in flight.
+inline constexpr std::chrono::nanoseconds kAnswerTimeout = 100ms;
 // No worker counts faster, because a submission takes a microsecond and more. The slack is for a session that has just
 // begun.
 inline constexpr std::chrono::nanoseconds kCountEvery = 50ns;
 inline constexpr uint64_t kCountSlack = 1u << 16;
-inline constexpr std::chrono::nanoseconds kPollAgainMin = 10us;  // between two decisions, whatever the policy asks for
-inline constexpr std::chrono::nanoseconds kSettleEvery = 100ms;  // without scheduling, when time is charged
+// The shortest time between two decisions, whatever the policy asks for.
+inline constexpr std::chrono::nanoseconds kPollAgainMin = 10us;
+// The interval at which time is charged without scheduling.
+inline constexpr std::chrono::nanoseconds kSettleEvery = 100ms;
 inline constexpr int kDoorbellsAtOnce = 64;
-inline constexpr double kWarnAt = 0.8;                   // of a limit
-inline constexpr uint64_t kCopyBytesPerMs = 50'000'000;  // the rate of a GPU's link to its host in one direction,
-                                                         // shared by the sessions that are active on that GPU
+// The part of a limit at which the user is warned.
+inline constexpr double kWarnAt = 0.8;
+// The rate of a GPU's link to its host in one direction, shared by the sessions that are active on that GPU.
+inline constexpr uint64_t kCopyBytesPerMs = 50'000'000;
 
 // The executor of a session of class interactive or above stays awake for this long after a request, if the host has
 // kSchedulerCoreMin cores and there are at most this part of them such sessions.
