@@ -45,8 +45,8 @@ class Connection {
   std::unique_ptr<client::Session> session_;
   const int process_;
   Mutex kept_mutex_;
-  std::unordered_map<std::string, std::string> kept_
-      GUARDED_BY(kept_mutex_);  // function and arguments -> values; at most kKeptMax
+  // The cached values by function and arguments; at most kKeptMax.
+  std::unordered_map<std::string, std::string> kept_ GUARDED_BY(kept_mutex_);
 };
 
 // Counts an initialisation; the first connects. kDriverNotLoaded: no server; the reason was printed on stderr once.

@@ -26,15 +26,20 @@ enum class Needs : uint8_t {
 };
 
 struct Caller {
-  Session* session = nullptr;       // the connection of `server`
-  ServerSession* server = nullptr;  // both set unless Needs::nothing
-  uint32_t context = 0;             // the number in the frame header
-  uint64_t context_handle =
-      0;  // the handle of the context whose memory and modules those of the current one are: owner()
-  ContextState* state = nullptr;  // the current context, context.hpp; set for Needs::context and living_context
-  CUresult error = CUDA_SUCCESS;  // not success: return it, and nothing else is set
-  // Pinned memory at the addresses of this call is used by copies of a graph alone, and its region is made (to_places):
-  // no kernel is given a pointer to it here.
+  // The connection of `server`.
+  Session* session = nullptr;
+  // Set, like `session`, unless the call has Needs::nothing.
+  ServerSession* server = nullptr;
+  // The number in the frame header.
+  uint32_t context = 0;
+  // The handle of the context that owns the memory and modules of the current one: owner().
+  uint64_t context_handle = 0;
+  // The current context (context.hpp). Set for Needs::context and living_context.
+  ContextState* state = nullptr;
+  // The call's result if it is not success; nothing else is set then.
+  CUresult error = CUDA_SUCCESS;
+  // Pinned memory at the addresses of this call is used by copies of a graph alone, and its region exists (to_places).
+  // The call gives no kernel a pointer to it.
   bool for_graph_copies = false;
 };
 

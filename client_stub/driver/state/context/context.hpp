@@ -87,11 +87,13 @@ inline constinit std::atomic<uint64_t> next_thread_number{1};
 
 // One thread's own state. Owned by the thread, freed when it ends.
 struct ThreadState {
-  uint64_t number =
-      next_thread_number.fetch_add(1, std::memory_order_relaxed);  // never another thread's, unlike the address
-  std::vector<ContextState*> stack;                                // back() is current, and repeated in t_context
+  // Unlike its address, a thread's number is never that of another thread.
+  uint64_t number = next_thread_number.fetch_add(1, std::memory_order_relaxed);
+  // back() is the current context, which t_context repeats.
+  std::vector<ContextState*> stack;
   CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  bool in_callback = false;  // runs a host function of the program
+  // The thread runs a host function of the program.
+  bool in_callback = false;
   struct OwnStream {
     ContextState* context;
     uint64_t stream;

@@ -73,8 +73,8 @@ class HandleTable {
     // Chunks are published with release and never taken back; partner: live_slot().
     std::atomic<Slot*> chunks[kChunks] = {};
     Mutex mutex;  // a leaf lock
-    uint32_t next_fresh GUARDED_BY(mutex) =
-        0;  // slots handed out so far; 0 is never one, so that no handle's low 32 bits are zero
+    // The number of slots handed out so far. Slot 0 is never handed out, so that no handle's low 32 bits are zero.
+    uint32_t next_fresh GUARDED_BY(mutex) = 0;
     uint32_t free_first GUARDED_BY(mutex) = 0, free_last GUARDED_BY(mutex) = 0, free_count GUARDED_BY(mutex) = 0;
   };
 

@@ -89,10 +89,12 @@ class HostRegions final : public SessionPart {
 
   struct Region {
     uint64_t bytes = 0;
-    std::vector<std::byte>
-        shadow;               // the content of the server's copy, as far as known here; empty: there is only one copy
-    bool registered = false;  // the program's own: it may unmap it, or take its rights, without a word
-    bool read_only = false;   // registered so: what the device writes there does not come here
+    // The content of the server's copy, as far as the client knows it. Empty if there is only one copy.
+    std::vector<std::byte> shadow;
+    // The memory is the program's own: the program may unmap it, or take its rights, without a call.
+    bool registered = false;
+    // Registered as read-only: the device's writes are not sent to the program.
+    bool read_only = false;
     // The bytes of the shadow that the device wrote, and that the memory lacks, because it could not be written: bit
     // i % 8 of byte i / 8. Empty: none.
     std::vector<uint8_t> late;
@@ -133,11 +135,14 @@ class HostRegions final : public SessionPart {
   // Held while changes are found and sent, so that two threads do not send in the wrong order. The thread that reads
   // the connection never takes it.
   mutable Mutex sending_;
-  mutable Mutex mutex_;                 // a leaf
-  Regions regions_ GUARDED_BY(mutex_);  // by base
-  Regions for_graphs_
-      GUARDED_BY(mutex_);            // the same of those that only graphs use; all_shared() and the like leave them out
-  std::vector<std::byte> incoming_;  // bulk of the notice being read; the reading thread only
+  // A leaf.
+  mutable Mutex mutex_;
+  // The regions by their first address.
+  Regions regions_ GUARDED_BY(mutex_);
+  // The regions that only graphs use. all_shared() and similar functions leave them out.
+  Regions for_graphs_ GUARDED_BY(mutex_);
+  // The bulk of the notice that is being read. Used by the reading thread only.
+  std::vector<std::byte> incoming_;
   // Size of regions_, changed under the lock. Relaxed: a thread that has the region's pointer got it after the region
   // was made, from the thread that made it or by synchronising with it.
   std::atomic<size_t> count_{0};

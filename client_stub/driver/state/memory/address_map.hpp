@@ -95,7 +95,8 @@ class AddressMap {
   std::map<uint64_t, AddressRange>::iterator first_overlap(uint64_t base) REQUIRES(mutex_);
 
   mutable SharedMutex mutex_;
-  std::map<uint64_t, AddressRange> ranges_ GUARDED_BY(mutex_);  // by base
+  // The ranges by their first address.
+  std::map<uint64_t, AddressRange> ranges_ GUARDED_BY(mutex_);
 };
 
 // From this many stretches of reserved pages on, the space between the stretches of one chunk is reserved too: each
@@ -139,9 +140,10 @@ class AddressReservations {
   bool is_used(uint64_t begin, uint64_t end) const REQUIRES(mutex_);
 
   mutable Mutex mutex_;
-  std::map<uint64_t, Segment> segments_ GUARDED_BY(mutex_);  // disjoint, by first byte; page-aligned
-  std::set<uint64_t> whole_
-      GUARDED_BY(mutex_);  // chunks of which every page is mapped, whether a segment covers it or not
+  // Disjoint, by first byte; page-aligned.
+  std::map<uint64_t, Segment> segments_ GUARDED_BY(mutex_);
+  // The chunks of which every page is mapped, whether a segment covers it or not.
+  std::set<uint64_t> whole_ GUARDED_BY(mutex_);
   const size_t single_stretches_max_;
 };
 

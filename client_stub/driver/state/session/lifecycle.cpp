@@ -30,8 +30,8 @@ namespace gpuwire::client {
 namespace {
 
 constinit std::mutex g_initialising;
-CUresult g_failed =
-    CUDA_SUCCESS;  // under g_initialising: the first failure stands, so that a program's retries say it once
+// The first failure, which stays, so that a program's retries print it once. Lock: g_initialising.
+CUresult g_failed = CUDA_SUCCESS;
 bool g_handlers_installed = false;
 
 // A session for a query of the driver's version, which cuInit has not taken yet. The thread that exchanges it out owns

@@ -93,12 +93,14 @@ class HostCallbacks final : public SessionPart {
 
   ServerSession& session_;
   mutable Mutex mutex_;
-  std::condition_variable arrived_;   // also: stopping_
-  std::condition_variable finished_;  // unfinished_ has become 0; also: over_
+  // A function is due, or stopping_ is set.
+  std::condition_variable arrived_;
+  // unfinished_ has become 0, or over_ is set.
+  std::condition_variable finished_;
   bool stopping_ GUARDED_BY(mutex_) = false, over_ GUARDED_BY(mutex_) = false, lost_ GUARDED_BY(mutex_) = false;
   std::unordered_map<uint64_t, HostCallback> callbacks_ GUARDED_BY(mutex_);
-  std::set<std::pair<uint64_t, uint64_t>> standing_
-      GUARDED_BY(mutex_);  // streams and frames of those that have not returned
+  // The streams and frames of functions that have not returned.
+  std::set<std::pair<uint64_t, uint64_t>> standing_ GUARDED_BY(mutex_);
   // At most one for each stream at a time, as the server's stream waits until the function has returned; and all when
   // the session is lost.
   std::deque<Due> due_ GUARDED_BY(mutex_);

@@ -24,17 +24,25 @@ inline void raise(std::atomic<uint64_t>& value, uint64_t to) noexcept {
 
 // Type-stable: recycled for other streams, never freed, because a notice may concern a stream that is being destroyed.
 struct StreamState {
-  std::atomic<uint64_t> handle{0};  // wire handle; 0 for the NULL stream and between two lives
+  // The wire handle; 0 for the NULL stream, and between two lives.
+  std::atomic<uint64_t> handle{0};
   ContextState* context = nullptr;
-  uint32_t flags = 0;                // CU_STREAM_NON_BLOCKING
-  std::atomic<int32_t> priority{0};  // publishes nothing: relaxed
-  uint64_t id = 0;                   // cuStreamGetId
-  std::atomic<uint64_t> work{0};     // newest frame that sent work here
+  uint32_t flags = 0;  // CU_STREAM_NON_BLOCKING
+  // Publishes nothing, so relaxed.
+  std::atomic<int32_t> priority{0};
+  // The id that cuStreamGetId returns.
+  uint64_t id = 0;
+  // The newest frame that sent work to the stream.
+  std::atomic<uint64_t> work{0};
   std::atomic<uint64_t> done{0};
-  std::atomic<uint64_t> watched{0};  // newest watch_stream frame sent for it
-  std::atomic<uint64_t> asked{0};    // ServerSession::progress() when the server last reported that it is not ready
-  std::atomic<int32_t> failed{0};    // the failure in a completion notice, until reported
-  std::atomic<uint64_t> capture{0};  // id of its capture, capture.hpp; 0: none
+  // The newest watch_stream frame for the stream.
+  std::atomic<uint64_t> watched{0};
+  // ServerSession::progress() when the server last reported that the stream is not ready.
+  std::atomic<uint64_t> asked{0};
+  // The failure in a completion notice, until it is reported.
+  std::atomic<int32_t> failed{0};
+  // The id of the stream's capture (capture.hpp); 0: none.
+  std::atomic<uint64_t> capture{0};
 };
 
 // Type-stable, like streams.
@@ -42,19 +50,26 @@ struct EventState {
   std::atomic<uint64_t> handle{0};
   ContextState* context = nullptr;
   uint32_t flags = 0;
-  std::atomic<uint64_t> record{0};  // frame of the newest record; 0: never recorded
-  std::atomic<uint64_t> stream{0};  // wire handle of the stream it was recorded in
-  std::atomic<uint64_t> done{0};    // newest record known to be done
-  // Newest record by cuEventRecord: when it is done, so is all earlier work of its stream. Relaxed: read by a thread
-  // that has learned that the record is done.
+  // The frame of the newest record; 0: the event was never recorded.
+  std::atomic<uint64_t> record{0};
+  // The wire handle of the stream in which the event was recorded.
+  std::atomic<uint64_t> stream{0};
+  // The newest record that is known to be done.
+  std::atomic<uint64_t> done{0};
+  // The newest record by cuEventRecord: when it is done, so is all earlier work of its stream. Relaxed: a thread reads
+  // it when it has learned that the record is done.
   std::atomic<uint64_t> closes{0};
-  std::atomic<uint64_t> watched{0};  // newest record for which watch_event was sent
-  std::atomic<uint64_t> asked{0};    // ServerSession::progress() when the server last said that it is not ready, or
-                                     // before a record that is watched from the beginning
-  std::atomic<bool> polled{false};   // the newest record was asked about before it was known to be done, or is watched
-                                     // and was asked about: the next one is watched, too. A hint: relaxed
+  // The newest record for which watch_event was sent.
+  std::atomic<uint64_t> watched{0};
+  // ServerSession::progress() when the server last reported that the event is not ready, or before a record that is
+  // watched from the beginning.
+  std::atomic<uint64_t> asked{0};
+  // The program queried the newest record before it was known to be done, or while it is watched. The next record is
+  // then watched, too. A hint, so relaxed.
+  std::atomic<bool> polled{false};
   std::atomic<int32_t> failed{0};
-  std::atomic<uint64_t> capture{0};  // its newest record was in a capturing stream: the capture's id
+  // The id of the capture in which the newest record was made; 0: none.
+  std::atomic<uint64_t> capture{0};
   // The server may record the event by itself, as graphs with a node for it do: newest_record(). Stays set until the
   // event ends.
   std::atomic<bool> foreign{false};

@@ -43,8 +43,8 @@ class ProfiledOccupancyQuestions {
   Mutex mutex_;
   bool read_ GUARDED_BY(mutex_) = false;
   std::set<std::string, std::less<>> known_ GUARDED_BY(mutex_);  // lines
-  std::set<std::pair<std::string, std::string>> begun_
-      GUARDED_BY(mutex_);  // functions that have been asked about, with their states
+  // The functions about which the program has asked, with their states.
+  std::set<std::pair<std::string, std::string>> begun_ GUARDED_BY(mutex_);
 };
 
 }  // namespace gpuwire::client
