@@ -1,4 +1,4 @@
-// How large arrays and their elements are, asked of the server once for each array.
+// The sizes of arrays and of their elements, requested from the server once for each array.
 #pragma once
 
 #include <cuda.h>
@@ -15,32 +15,35 @@ namespace gpuwire::client {
 
 struct ArrayShape {
   size_t width = 0, height = 0, depth = 0;  // in elements; an extent that the array does not have is 1
-  size_t element_bytes = 0;                 // 0: a format whose elements are no single values
+  // 0 for a format whose elements are no single values.
+  size_t element_bytes = 0;
 
-  // Whether this many bytes, rows and slices from there lie inside.
+  // Returns whether this many bytes, rows and slices from there lie inside.
   bool holds(size_t x_bytes, size_t y, size_t z, size_t width_bytes, size_t rows, size_t slices) const noexcept;
 };
 
-// Those of one session. Any thread; one leaf lock.
+// The shapes of one session's arrays. Any thread; one leaf lock.
 class ArrayShapes final : public SessionPart {
  public:
   explicit ArrayShapes(SessionParts& parts) noexcept : SessionPart(parts) {}
 
-  // That of a known handle. An error: the server's answer.
+  // Stores the shape of a known handle's array. An error is the server's answer.
   CUresult find(const Caller& caller, CUarray array, ArrayShape& shape);
 
   void ended(SessionEnd) noexcept override {}      // a known value stays true
-  void after_fork_in_child() noexcept override {}  // nobody there asks
+  void after_fork_in_child() noexcept override {}  // a child does not use it
 
  private:
-  static constexpr size_t kKeptMax = 4096;  // all are forgotten when there are more
+  // If there are more, all are forgotten.
+  static constexpr size_t kKeptMax = 4096;
 
   Mutex mutex_;
-  std::unordered_map<CUarray, ArrayShape> shapes_ GUARDED_BY(mutex_);  // handles are not used again for another array
+  // Handles are not reused for other arrays.
+  std::unordered_map<CUarray, ArrayShape> shapes_ GUARDED_BY(mutex_);
 };
 
-// Whether this part of an array is inside it, for a copy that is not waited for: its caller gets the error at once (as
-// with driver 580), and no later call does. Only the server knows about elements that are no single values.
+// Checks whether this part of an array is inside it, for a copy that is not waited for: the caller gets the error at
+// once (as with driver 580), and no later call does. Only the server knows about elements that are no single values.
 CUresult check_in_array(const Caller& caller, CUarray array, size_t x_bytes, size_t y, size_t z, size_t width_bytes,
                         size_t rows, size_t slices);
 

@@ -1,4 +1,4 @@
-// Contexts as the stub knows them, and each thread's stack of current ones.
+// The stub's state of contexts, and each thread's stack of current contexts.
 #pragma once
 
 #include <cuda.h>
@@ -19,64 +19,75 @@ class ServerSession;
 class Session;
 
 inline constexpr unsigned kContextFlagsKnown = 0xff;  // CU_CTX_FLAGS_MASK of cuda.h 13.0
-inline constexpr unsigned kContextLimits = 12;        // CUlimit values known to cuda.h 13.0, and room
+// The CUlimit values that cuda.h 13.0 has, and room for more.
+inline constexpr unsigned kContextLimits = 12;
 
-// One context of the program. Never freed and its handle never reused: a destroyed context may still stand on a
-// thread's stack, and its calls must then say so (CUDA_ERROR_CONTEXT_IS_DESTROYED).
+// One context of the program. The object is never freed and its handle never reused: a destroyed context may still be
+// on a thread's stack, and calls in it must return CUDA_ERROR_CONTEXT_IS_DESTROYED.
 struct ContextState {
   uint64_t handle = 0;
-  ServerSession* server = nullptr;  // where it is
-  int device = 0;                   // the program's ordinal
+  // The server at which the context is.
+  ServerSession* server = nullptr;
+  // The program's ordinal of the device.
+  int device = 0;
   bool primary = false;
   // The owner of its memory, modules, events and faults: for a green context the device's primary context, otherwise
   // itself.
   ContextState* base = this;
   bool is_green() const noexcept { return base != this; }
-  uint64_t id = 0;  // cuCtxGetId
+  // The id that cuCtxGetId returns.
+  uint64_t id = 0;
 
-  // Is there a context behind it at the server: false for a primary one that is not retained, and after destruction.
-  // Set before the handle is handed out or a posted frame can use it; read relaxed by enter(): a thread that races with
-  // retain or destroy sees either.
+  // The server has the context: false for a primary context that is not retained, and after destruction. Set before the
+  // program gets the handle or a posted frame can use it. enter() reads it relaxed: a thread that races with retain or
+  // destroy sees either value.
   std::atomic<bool> alive{false};
   std::atomic<bool> destroyed{false};
   std::atomic<uint32_t> flags{0};
 
-  // CUresult of the fault that ended the context's usefulness, 0: none, kPerhapsFaulty: another context of the device
-  // has had one; that of `base` counts. A fault never leaves it again but by a reset of a primary context.
+  // The CUresult of the fault that made the context unusable; 0: none; kPerhapsFaulty: another context of the device
+  // has had a fault. The value of `base` counts. Only a reset of a primary context removes a fault.
   std::atomic<int32_t> sticky{0};
   static constexpr int32_t kPerhapsFaulty = INT32_MAX;
-  // First failure of a posted call that no call has reported yet. Written by the notice handler, taken by leave().
+  // The first failure of a posted call that no call has reported yet. The notice handler writes it, leave() takes it.
   std::atomic<int32_t> deferred{0};
 
-  // Sequences of frames, see stream.hpp. `work`: newest work on any stream; `done`: everything up to it is known to be
+  // Sequences of frames (stream.hpp). `work` is the newest work on any stream; all work up to `done` is known to be
   // done.
   std::atomic<uint64_t> work{0};
   std::atomic<uint64_t> done{0};
   // The newest work that may write to memory of the program, except work known to write only to the device's: in
   // streams that the NULL stream waits for, and in the others.
   std::atomic<uint64_t> host_writes{0}, host_writes_beside{0};
-  // The newest frame behind which all work of the context has ended when the next one comes (CachedMemory).
+  // The newest frame before which all work of the context has ended when the next frame arrives (CachedMemory).
   std::atomic<uint64_t> rested{0};
-  // Has anything been sent to a stream that synchronises with the NULL stream? Never reset; read by a thread that freed
-  // memory which such work may have used: relaxed.
+  // Work has been sent to a stream that synchronises with the NULL stream. Never reset. Relaxed: a thread reads it that
+  // has freed memory which such work may have used.
   std::atomic<bool> blocking_work{false};
-  StreamState legacy;  // the NULL stream; `work` there counts all streams that synchronise with it
+  // The NULL stream. Its `work` counts all streams that synchronise with it.
+  StreamState legacy;
   // Captures under way in this context, and those among them that began in a stream which synchronises with the NULL
   // stream.
   std::atomic<uint32_t> captures{0};
   std::atomic<uint32_t> blocking_captures{0};
 
-  // For a primary context it also guards changes of `alive`, with the frames that report them to the server,
-  // so that both have one order. No function of the program runs under it, and no reply is waited for.
+  // For a primary context the mutex also guards changes of `alive`, together with the frames that report them to the
+  // server, so that both have one order. While it is held, no function of the program runs, and no thread waits for a
+  // reply.
   Mutex mutex;
-  uint64_t limits[kContextLimits] GUARDED_BY(mutex) = {};  // ~0: not asked, or the query failed
-  uint32_t usage GUARDED_BY(mutex) = 0;      // primary: retains, with those of green contexts; others: cuCtxAttach
-  uint32_t greens GUARDED_BY(mutex) = 0;     // primary: the green contexts that hold it
-  uint32_t preparing GUARDED_BY(mutex) = 0;  // primary: threads that are about to end it (prepare_end())
-  uint64_t lives GUARDED_BY(mutex) = 0;      // primary: how often it has begun
+  // ~0 for a limit that was not queried, or whose query failed.
+  uint64_t limits[kContextLimits] GUARDED_BY(mutex) = {};
+  // Of a primary context: its retains, with those of green contexts. Of others: the count of cuCtxAttach.
+  uint32_t usage GUARDED_BY(mutex) = 0;
+  // Of a primary context: the green contexts that retain it.
+  uint32_t greens GUARDED_BY(mutex) = 0;
+  // Of a primary context: the threads that are about to end it (prepare_end()).
+  uint32_t preparing GUARDED_BY(mutex) = 0;
+  // Of a primary context: how often it has begun.
+  uint64_t lives GUARDED_BY(mutex) = 0;
 };
 
-// Is there work that may write to memory of the program, and is not known to be done?
+// Returns whether work that may write to memory of the program is not known to be done.
 bool host_writes_under_way(const ContextState& context) noexcept;
 
 inline CUcontext as_cuda(const ContextState* context) {
@@ -85,7 +96,7 @@ inline CUcontext as_cuda(const ContextState* context) {
 
 inline constinit std::atomic<uint64_t> next_thread_number{1};
 
-// One thread's own state. Owned by the thread, freed when it ends.
+// The state of one thread, which owns it. Freed when the thread ends.
 struct ThreadState {
   // Unlike its address, a thread's number is never that of another thread.
   uint64_t number = next_thread_number.fetch_add(1, std::memory_order_relaxed);
@@ -97,18 +108,20 @@ struct ThreadState {
   struct OwnStream {
     ContextState* context;
     uint64_t stream;
-    bool announced;  // does the server know it?
+    // The server knows the stream.
+    bool announced;
   };
-  std::vector<OwnStream> own_streams;  // CU_STREAM_PER_THREAD, one per context used
+  // The thread's CU_STREAM_PER_THREAD, one for each context that it has used.
+  std::vector<OwnStream> own_streams;
 };
 
-// The thread's current context, or null. In the static TLS block: read in every driver call.
+// The thread's current context, or null. It is in the static TLS block, because every driver call reads it.
 extern thread_local constinit ContextState* t_context __attribute__((tls_model("initial-exec")));
 
-// Has the thread an own stream that the server does not know? Checked before all work.
+// The thread has a stream of its own that the server does not know. Checked before all work.
 extern thread_local constinit bool t_unannounced __attribute__((tls_model("initial-exec")));
 
-// Created when first asked for. Null: no memory.
+// Returns the thread's state, which the first call creates; null if there is no memory.
 ThreadState* thread_state() noexcept;
 // Returns the number of the calling thread; 0: there is no memory for its state.
 inline uint64_t thread_number() noexcept {
@@ -116,50 +129,51 @@ inline uint64_t thread_number() noexcept {
   return thread ? thread->number : 0;
 }
 
-// From a program's handle: null with `error` = CUDA_ERROR_INVALID_CONTEXT (never given out). Destroyed ones are found.
+// Returns the context of a program's handle, even a destroyed one; null, with `error` = CUDA_ERROR_INVALID_CONTEXT, if
+// the handle was never given out.
 ContextState* find_context(CUcontext context) noexcept;
-// `context`, or the current one for NULL; null: neither. `error` says why.
+// Returns the context of the handle, or the current one for NULL. Null: there is none, and `error` is the call's
+// result.
 ContextState* context_or_current(CUcontext context, CUresult& error) noexcept;
 
-// The known state of a context: success, CUDA_ERROR_CONTEXT_IS_DESTROYED or its sticky error.
+// Returns the known state of a context: success, CUDA_ERROR_CONTEXT_IS_DESTROYED or its sticky error.
 inline CUresult context_health(const ContextState& context) noexcept {
   if (!context.alive.load(std::memory_order_relaxed)) [[unlikely]]
     return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   const int32_t sticky = context.base->sticky.load(std::memory_order_relaxed);
   return sticky == ContextState::kPerhapsFaulty ? CUDA_SUCCESS : CUresult(sticky);
 }
-// The same for a call of the program that enters the context: asks the server's driver where a fault of another context
-// may have reached this one. Without locks.
+// Returns the state of a context for a call of the program that enters it: asks the server's driver if a fault of
+// another context may have reached this one. Lock: none.
 CUresult health_at_entry(ContextState& context) noexcept;
-// The context has had a fault, whose first report counts. A fault leaves all contexts that the device has at that time
-// unusable (as measured on driver 580); which those were, only the server's driver knows. Any thread; sends nothing.
+// Notes a fault of the context, whose first report counts. A fault makes all contexts unusable that the device has at
+// that time (as measured on driver 580); only the server's driver knows which those were. Sends nothing. Any thread.
 void note_fault(ContextState& context, CUresult fault) noexcept;
 
 using gpuwire::cuda_abi::is_sticky;
 
-// CUctx_flags that the program gave its context: kept, and how it wants its threads to wait holds for the whole
-// session.
+// Stores the flags that the program gave its context. Their part about waiting threads applies to the whole session.
 void set_flags(ContextState& context, Session& session, unsigned flags) noexcept;
 
-// enter(Needs::context) for a given context instead of the current one.
+// Enters a call for a given context instead of the current one, as enter(Needs::context) does.
 Caller enter_context(ContextState& context) noexcept;
 
-// The context is about to end: runs the libraries' callbacks on it, which may call the driver, and releases cached
-// objects in it. It may continue to live all the same. No lock is held.
+// Prepares the end of the context: runs the libraries' callbacks on it, which may call the driver, and releases cached
+// objects in it. The context may live on. Lock: none.
 void prepare_end(ContextState& context) noexcept;
-// The context is dead from here on, and all its objects are forgotten; its end is sent next. Behind prepare_end(). For
-// a primary context its mutex is held.
+// Ends the context and forgets all its objects; the caller then sends its end. Precondition: prepare_end() has run.
+// Lock: for a primary context, its mutex.
 void end_context(ContextState& context) noexcept;
 
-// All objects of a context are gone at the server, and what the client has of them ends; called after the context has
-// been marked dead, without locks held.
+// End the client's state of a context's objects, which the server has destroyed. Precondition: the context is marked
+// dead. Lock: none.
 void forget_memory_of(const ContextState& context) noexcept;
 void forget_modules_of(const ContextState& context) noexcept;
-// Pinned memory that was made in the context is no region any more, and registered memory is not pinned. Before the
-// server is notified.
+// Ends the regions of pinned memory that was allocated in the context, and its registrations. Called before the server
+// is notified.
 void forget_host_memory_of(const ContextState& context) noexcept;
 
-// cuCtxSynchronize in the current context, and in that of a caller which has entered.
+// cuCtxSynchronize in the current context, and in that of a caller that has entered.
 CUresult synchronise_current_context() noexcept;
 CUresult synchronise_entered(const Caller& caller) noexcept;
 

@@ -99,7 +99,7 @@ class MemoryInFlight final : public SessionPart {
   void let_go() noexcept;
 
   void ended(SessionEnd how) noexcept override;    // nothing arrives any more
-  void after_fork_in_child() noexcept override {}  // nobody there asks
+  void after_fork_in_child() noexcept override {}  // a child does not use it
 
  private:
   struct Launched {

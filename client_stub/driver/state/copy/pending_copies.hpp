@@ -49,7 +49,7 @@ class PendingCopies final : public SessionPart {
 
   // Lost: nothing arrives any more. Closed: a thread in the middle of reading still stores to these copies.
   void ended(SessionEnd how) noexcept override;
-  void after_fork_in_child() noexcept override {}  // nobody there asks
+  void after_fork_in_child() noexcept override {}  // a child does not use it
 
  private:
   struct Copy {

@@ -14,17 +14,20 @@
 
 namespace gpuwire::client {
 
-// A graph, executable graph or capture has ended: everything that is kept of it ends at both sides.
+// Ends the state of a graph, executable graph or capture at both sides.
 void forget_graph(const Caller& caller, uint64_t owner);
 
-// Memory whose addresses the program was given: valid as long as the node.
+// Memory whose addresses the program was given. It is valid as long as the node.
 struct NodeStorage {
-  std::vector<uint64_t> packed;  // a kernel's parameters
-  std::vector<void*> pointers;   // into them
-  std::vector<CUgraph> bodies;   // of a conditional node
+  // A kernel's parameters.
+  std::vector<uint64_t> packed;
+  // Pointers to the parameters.
+  std::vector<void*> pointers;
+  // The bodies of a conditional node.
+  std::vector<CUgraph> bodies;
 };
 
-// Those of one session. Any thread; one leaf lock.
+// The node storages of one session. Any thread; one leaf lock.
 class NodeStorages final : public SessionPart {
  public:
   explicit NodeStorages(SessionParts& parts) noexcept : SessionPart(parts) {}
@@ -33,14 +36,14 @@ class NodeStorages final : public SessionPart {
   void forget(uint64_t node) noexcept;
 
   void ended(SessionEnd) noexcept override {}      // the program keeps the given pointers
-  void after_fork_in_child() noexcept override {}  // nobody there asks
+  void after_fork_in_child() noexcept override {}  // a child does not use it
 
  private:
   Mutex mutex_;
   std::unordered_map<uint64_t, std::unique_ptr<NodeStorage>> by_node_ GUARDED_BY(mutex_);
 };
 
-// The memory of an allocating node is device memory from here on.
+// Notes the memory of an allocating node as device memory.
 void note_graph_memory(const Caller& caller, CUdeviceptr address, size_t bytes);
 
 }  // namespace gpuwire::client

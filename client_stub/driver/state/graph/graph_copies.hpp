@@ -13,15 +13,17 @@ namespace gpuwire::client {
 
 // The treatment of pinned memory that kernels of the same graph may use.
 enum class Shared : uint8_t {
-  with_kernels,  // the device can reach it from now on
-  as_it_is,      // the device can reach it only if it could before
+  // The device can reach it from now on.
+  with_kernels,
+  // The device can reach it only if it could before.
+  as_it_is,
 };
 
 // Replaces the program's memory in a node's parameters by places, and adds the memory to `uses`. Memory that the server
 // holds at the same address is unchanged.
 CUresult to_places(const Caller& caller, CUDA_MEMCPY3D& copy, std::vector<GraphUse>& uses,
                    Shared shared = Shared::with_kernels);
-// Called by the call that sends such parameters.
+// Returns the caller for the call that sends such parameters.
 inline Caller for_graph_copies(Caller caller) noexcept {
   caller.for_graph_copies = true;
   return caller;

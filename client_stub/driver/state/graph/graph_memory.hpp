@@ -25,68 +25,78 @@ namespace gpuwire::client {
 class GraphMemory;
 class ServerSession;
 
-// A range of the program's memory and the server's block for it. Ends at the server with the last graph, and the last
-// launch, that uses it: so never under a lock.
+// A range of the program's memory and the server's block for it. The block ends at the server with the last graph, and
+// the last launch, that uses it. The destructor sends a frame, so no lock may be held.
 struct GraphBlock : std::enable_shared_from_this<GraphBlock> {
   explicit GraphBlock(GraphMemory& all) noexcept : all(all) {}
   ~GraphBlock();
 
-  GraphMemory& all;     // whose it is
-  uint64_t number = 0;  // its name on the wire
+  // The owner.
+  GraphMemory& all;
+  // The block's number on the wire.
+  uint64_t number = 0;
   uint64_t base = 0, bytes = 0;
-  uint64_t place = 0;             // the server's address
-  std::vector<std::byte> shadow;  // the content of the server's copy, as far as known here
-  bool written = false;           // some node copies into it
+  // The server's address.
+  uint64_t place = 0;
+  // The content of the server's copy, as far as the client knows it.
+  std::vector<std::byte> shadow;
+  // A node copies into the block.
+  bool written = false;
 };
 
-// The range that a node copies from or to. Without a block it is in a region of pinned memory, which the server has at
-// the same address (HostRegions): kernels may use it, too.
+// The range that a node copies from or to. A range without a block is in a region of pinned memory, which the server
+// has at the same address (HostRegions), so kernels may use it, too.
 struct GraphUse {
   std::shared_ptr<GraphBlock> block;
   uint64_t address = 0, bytes = 0;
   bool written = false;
-  uint64_t region = 0;  // the address of that region
+  // The address of that region.
+  uint64_t region = 0;
 };
 
 // All ranges that the copies of a graph use, each once. Held by the executable graph and by its launches in flight
 // (MemoryInFlight), so the blocks last as long as work that still writes to them.
 struct GraphUses {
   std::vector<GraphUse> ranges;
-  std::vector<uint64_t> blocks;  // numbers, each once
-  std::vector<uint64_t> pinned;  // the ranges without a block: addresses, each followed by a number of bytes
-  bool late = false;             // the source of a late copy, which a function of ours sends: no other has to
+  // The numbers of the blocks, each once.
+  std::vector<uint64_t> blocks;
+  // The ranges without a block: addresses, each followed by a number of bytes.
+  std::vector<uint64_t> pinned;
+  // The uses are the source of a late copy, which a function of the client sends.
+  bool late = false;
 };
 
-// That of one session. Any thread. Programs without such copies pay one atomic load.
+// The graph memory of one session. Any thread. Programs without such copies pay one atomic load.
 class GraphMemory final : public SessionPart {
  public:
   GraphMemory(ServerSession& session, SessionParts& parts) noexcept : SessionPart(parts), session_(session) {}
 
   bool any() const noexcept { return count_.load(std::memory_order_relaxed) != 0; }
 
-  // Finds or makes the block; a node is to use `place` instead of `address`. CUDA_ERROR_NOT_SUPPORTED: a range that
-  // overlaps another one without being part of it, when one of the two is written to.
+  // Finds or makes the block of a range; a node uses `place` instead of `address`. Returns CUDA_ERROR_NOT_SUPPORTED if
+  // the range overlaps another one without being part of it, and one of the two is written to.
   CUresult use(const Caller& caller, uint64_t address, uint64_t bytes, bool written, GraphUse& out,
                uint64_t& place) noexcept;
-  // The program's address behind one of the server's; 0: it is in no block.
+  // Returns the program's address behind one of the server's, or 0 if the server's is in no block.
   uint64_t home(uint64_t place) const noexcept;
 
-  // Sends the program's changes in those that have a block. When it returns, the following frames find them.
+  // Sends the program's changes in the ranges that have a block. When it returns, the following frames find them.
   void push(const Caller& caller, std::span<const GraphUse> uses) noexcept;
-  // The same for all that work under way may still use (MemoryInFlight): a host function may have changed any.
+  // Sends the changes in all ranges that work in flight may still use (MemoryInFlight), because a host function may
+  // have changed any of them.
   void push_launched(const Caller& caller) noexcept;
 
-  // For graph_memory_data notices. The thread that reads the connection.
+  // For graph_memory_data notices. Thread: the one that reads the connection.
   BulkSink sink(size_t bytes);
   void stored(uint64_t number, uint64_t offset, std::span<const uint8_t> mask, size_t bytes);
 
   void ended(SessionEnd) noexcept override {}      // the blocks go with the program's graphs
-  void after_fork_in_child() noexcept override {}  // nobody there asks
+  void after_fork_in_child() noexcept override {}  // a child does not use it
 
  private:
   friend struct GraphBlock;
   void forget(const GraphBlock& block) noexcept;
-  // CUDA_SUCCESS without a block: there is none, and nothing is in the way of one.
+  // Finds the block of a range. CUDA_SUCCESS without a block: there is none, and nothing prevents a new one.
   CUresult find(uint64_t address, uint64_t bytes, bool written, std::shared_ptr<GraphBlock>& out) noexcept;
   CUresult find_or_make(const Caller& caller, uint64_t address, uint64_t bytes, bool written,
                         std::shared_ptr<GraphBlock>& block);
@@ -95,17 +105,20 @@ class GraphMemory final : public SessionPart {
       REQUIRES(mutex_);
 
   ServerSession& session_;
-  // Outermost, and one at a time: held while a block is made, and while changes are found and sent. A host function's
-  // writes must not wait for the making of a block, which may wait for the function. Known blocks are found without
-  // either lock. The thread that reads takes neither.
+  // Outermost, and one at a time. The first is held while a block is made, the second while changes are found and sent.
+  // A host function's writes must not wait for a new block, because its creation may wait for the function. Existing
+  // blocks are found without either lock. The thread that reads the connection takes neither.
   Mutex making_, sending_;
   mutable Mutex mutex_;  // a leaf; it guards the blocks' shadows and flags, too
-  std::unordered_map<uint64_t, GraphBlock*> blocks_
-      GUARDED_BY(mutex_);                  // by number; each takes itself out before it goes
-  RangeCounts ranges_ GUARDED_BY(mutex_);  // theirs
+  // The blocks by their numbers. Each block removes itself before it ends.
+  std::unordered_map<uint64_t, GraphBlock*> blocks_ GUARDED_BY(mutex_);
+  // The ranges of the blocks.
+  RangeCounts ranges_ GUARDED_BY(mutex_);
   uint64_t next_ GUARDED_BY(mutex_) = 1;
-  std::vector<std::byte> incoming_;  // bulk of the notice being read; the reading thread only
-  std::atomic<size_t> count_{0};  // blocks_.size(). Relaxed: a thread that launches a graph synchronised with its maker
+  // The bulk of the notice that is being read. Used by the reading thread only.
+  std::vector<std::byte> incoming_;
+  // The size of blocks_. Relaxed: a thread that launches a graph has synchronised with the thread that made it.
+  std::atomic<size_t> count_{0};
 };
 
 }  // namespace gpuwire::client

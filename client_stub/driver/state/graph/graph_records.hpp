@@ -23,44 +23,47 @@ class GraphRecords final : public SessionPart {
  public:
   explicit GraphRecords(SessionParts& parts) noexcept : SessionPart(parts) {}
 
-  // `node` (0: not known to the program yet) of `owner` uses these.
+  // Adds uses of `node` of `owner`; 0 stands for a node that the program does not know yet.
   void add(uint64_t owner, uint64_t node, std::span<const GraphUse> uses);
-  // The node's parameters have changed: these replace its former uses.
+  // Replaces the uses of a node, whose parameters have changed.
   void replace(uint64_t owner, uint64_t node, std::span<const GraphUse> uses);
-  // All of `from` and of the graphs inside it: added to the uses of `to`, on behalf of `node`, or of the same nodes.
+  // Adds all uses of `from` and of the graphs inside it to `to`, as uses of `node`, or of the same nodes.
   void copy(uint64_t from, uint64_t to, uint64_t node = 0);
-  // The same in place of the former uses of `to`.
+  // Replaces the uses of `to` by all uses of `from`.
   void take_over(uint64_t from, uint64_t to);
-  // The program was given a graph that is inside another one (of a child node, or the body of a conditional one).
+  // Notes that the program was given a graph that is inside another one (of a child node, or the body of a conditional
+  // one).
   void note_inner(uint64_t owner, uint64_t inner);
-  // In the clone `owner`, the node that was `original` is `node`.
+  // Notes that `node` is the copy of `original` in the clone `owner`.
   void rename(uint64_t owner, uint64_t original, uint64_t node);
-  // The program got these nodes of a graph.
+  // Notes the nodes of a graph that the program has got.
   void note_nodes(uint64_t graph, std::span<const CUgraphNode> nodes);
-  // The graph of a node; 0: not known.
+  // Returns the graph of a node, or 0 if it is not known.
   uint64_t graph_of(uint64_t node) const noexcept;
-  // The nodes and inner graphs that the program got, which end with it, go to `nodes` and `inner`.
+  // Forgets an owner. `nodes` and `inner` get the nodes and inner graphs that the program has, which end with the
+  // owner.
   void forget(uint64_t owner, std::vector<uint64_t>& nodes, std::vector<uint64_t>& inner);
   void forget_node(uint64_t node) noexcept;
 
-  // The owner's launches allocate memory there, or free their allocations.
+  // Note that the owner's launches allocate memory at the address, or free an allocation.
   void note_allocation(uint64_t owner, uint64_t address);
   void note_free(uint64_t owner, uint64_t address);
-  // The owner's launches stand or fall with the server's driver: it may refuse a node when that is to run.
+  // Notes that the server's driver may refuse a node when it is to run, so that the driver decides about the owner's
+  // launches.
   void note_judged(uint64_t owner);
-  // Does the driver's verdict on a launch decide whether that succeeds? So it is where the launch leaves memory behind,
-  // which makes the next one an error until that is freed, and after note_judged().
+  // Returns whether the driver decides whether a launch succeeds. This is so after note_judged(), and if a launch
+  // leaves memory allocated: the next launch is an error until that memory is freed.
   bool launch_is_judged(uint64_t owner) const;
 
-  // The owner's launches stand for functions of the program, or for words that it writes.
+  // Notes that the owner's launches wait for functions of the program, or for words that it writes.
   void note_awaits(uint64_t owner, Awaits awaits);
   Awaits awaits_of(uint64_t owner) const noexcept;
 
-  // For an executable graph; null: it uses none. The same object until the uses change.
+  // Returns the uses of an executable graph, or null if it has none. The object is the same until the uses change.
   std::shared_ptr<const GraphUses> uses_of(uint64_t owner);
 
   void ended(SessionEnd) noexcept override {}      // they go with the program's graphs
-  void after_fork_in_child() noexcept override {}  // nobody there asks
+  void after_fork_in_child() noexcept override {}  // a child does not use it
 
  private:
   struct NodeUse {
@@ -78,17 +81,22 @@ class GraphRecords final : public SessionPart {
   struct Record {
     std::vector<NodeUse> uses;
     std::vector<uint64_t> inner;
-    std::vector<uint64_t> allocations;          // that are not freed by the same graph
-    Whole whole;                                // of any node that it has, or has had
-    std::shared_ptr<const GraphUses> together;  // `uses`, each once; null: not made since they changed
+    // The allocations that the graph itself does not free.
+    std::vector<uint64_t> allocations;
+    // The facts of any node that the graph has, or has had.
+    Whole whole;
+    // `uses`, each once. Null if they have changed since.
+    std::shared_ptr<const GraphUses> together;
   };
   Whole collect_whole(uint64_t owner, int depth) const noexcept REQUIRES(mutex_);
   void collect(uint64_t owner, std::vector<NodeUse>& out, int depth) const REQUIRES(mutex_);
   void count() noexcept REQUIRES(mutex_) { count_.store(records_.size() + graphs_.size(), std::memory_order_relaxed); }
 
   mutable Mutex mutex_;
-  std::unordered_map<uint64_t, Record> records_ GUARDED_BY(mutex_);   // by owner
-  std::unordered_map<uint64_t, uint64_t> graphs_ GUARDED_BY(mutex_);  // node -> graph
+  // The records by owner.
+  std::unordered_map<uint64_t, Record> records_ GUARDED_BY(mutex_);
+  // The graph of each node.
+  std::unordered_map<uint64_t, uint64_t> graphs_ GUARDED_BY(mutex_);
   // The tables' sizes, for the check that they are empty. Relaxed: a thread that uses a graph synchronised with its
   // maker.
   std::atomic<size_t> count_{0};

@@ -1,7 +1,7 @@
 // Host regions: pinned memory of the program that the server holds at the same addresses, so that kernels reach it.
-// Pinned memory becomes one when the device first gets a pointer to it (pinned_pointers); until then it costs nothing.
-// The two copies are synchronised where CUDA promises it: the program's writes go to the server before any work or wait
-// is sent; the device's writes come back before the answer to a synchronisation.
+// Pinned memory becomes a region when the device first gets a pointer to it (pinned_pointers); until then it costs
+// nothing. The two copies are synchronised where CUDA promises it: the program's writes are sent before any work or
+// wait is sent, and the device's writes arrive before the answer to a synchronisation.
 #pragma once
 
 #include <atomic>
@@ -23,41 +23,44 @@ class ServerSession;
 struct AddressRange;
 struct MirroredChange;
 
-// Those of one session. Any thread. push() compares every region.
+// The host regions of one session. Any thread. push() compares every region.
 class HostRegions final : public SessionPart {
  public:
   HostRegions(ServerSession& session, SessionParts& parts, PinnedPointers& pinned) noexcept;
 
   bool any() const noexcept { return count_.load(std::memory_order_relaxed) != 0; }
 
-  // Is there but one copy of each?
+  // Returns whether each region has only one copy.
   bool all_shared() const noexcept { return mirrored_.load(std::memory_order_relaxed) == 0; }
 
-  // May the address be in a region? Two loads.
+  // Returns whether the address may be in a region. Costs two loads.
   bool may_hold(uint64_t address) const noexcept {
     return address >= low_.load(std::memory_order_relaxed) && address < high_.load(std::memory_order_relaxed);
   }
 
-  // New memory of whole pages that this process and the server's have both mapped and the device reaches: a region with
-  // nothing to bring together. Null: the server is on another machine, or may not or cannot have it.
+  // Allocates whole pages that this process and the server's have both mapped and the device reaches: a region without
+  // anything to synchronise. Returns null if the server is on another machine, or may not or cannot have the memory.
   void* allocate_shared(const Caller& caller, size_t mapped_bytes) noexcept;
 
-  // Makes pinned memory [base, base + bytes) a region; success when it is one already. CUDA_ERROR_NOT_SUPPORTED: the
-  // server's addresses are taken. CUDA_ERROR_INVALID_VALUE: it is not pinned (pinned_pointers), or no more.
+  // Makes pinned memory [base, base + bytes) a region; returns success if it is one already. CUDA_ERROR_NOT_SUPPORTED:
+  // the server's addresses are taken. CUDA_ERROR_INVALID_VALUE: the memory is not pinned (pinned_pointers), or no
+  // longer.
   CUresult mirror(const Caller& caller, uint64_t base, uint64_t bytes) noexcept;
-  // The same for copies of graphs alone, at this address at the server: kernels are not expected to use the memory, so
-  // its changes go there with the launches that name it (push_for_graphs), and it counts as a region in no other
-  // question. A pointer that the device is given makes it an ordinary one. Both kinds in one: a graph's copies and its
-  // kernels must find the same bytes. CUDA_ERROR_NOT_SUPPORTED: also for a server that knows no such regions.
+  // Makes pinned memory a region for copies of graphs alone, at the same address at the server. Kernels are not
+  // expected to use the memory, so its changes are sent with the launches that name it (push_for_graphs), and other
+  // functions do not count it as a region. When the device gets a pointer to it, the region becomes an ordinary one;
+  // there are never two regions for the memory, because a graph's copies and its kernels must find the same bytes.
+  // CUDA_ERROR_NOT_SUPPORTED: also for a server without such regions.
   CUresult mirror_for_graphs(const Caller& caller, uint64_t base, uint64_t bytes) noexcept;
-  // `ranges`: addresses in such regions, each followed by a number of bytes. Sends the program's changes there; when it
-  // returns, the following frames find them.
+  // Sends the program's changes in regions for graphs; `ranges` has addresses, each followed by a number of bytes. When
+  // the function returns, the following frames find the changes.
   void push_for_graphs(const Caller& caller, std::span<const uint64_t> ranges) noexcept;
-  // Makes those regions again whose memory was unregistered and is pinned once more.
+  // Makes the regions again whose memory was unregistered and is pinned once more.
   void restore_for_graphs(const Caller& caller, std::span<const uint64_t> ranges) noexcept;
-  // Is this range within one region?
+  // Returns whether the range is within one region.
   bool holds(uint64_t address, uint64_t bytes) const noexcept;
-  // The memory is pinned no more: its region ends at both sides, if it was one, and it will not become one.
+  // Notes that the memory is no longer pinned: its region, if it has one, ends at both sides, and the memory becomes
+  // none.
   void end(const Caller& caller, uint64_t base) noexcept;
 
   // Makes regions of the pinned memory to which the device was given pointers, and sends the program's changes in all
@@ -68,23 +71,23 @@ class HostRegions final : public SessionPart {
       push_now(caller);
   }
 
-  // The same for the existing regions: for a wait that a kernel may end only when it sees the program's write.
+  // Sends the changes in existing regions, for a wait that a kernel may end only when it sees the program's write.
   void push_known(const Caller& caller) noexcept {
     if (mirrored_.load(std::memory_order_relaxed)) push_changes(caller);
   }
 
-  // For region_data notices: the destination of the bulk, and the step afterwards. The thread that reads the
-  // connection.
+  // For region_data notices: the destination of the bulk, and the step after its arrival. Thread: the one that reads
+  // the connection.
   BulkSink sink(size_t bytes);
   void stored(uint64_t address, uint64_t offset, std::span<const uint8_t> mask, size_t bytes);
 
   void ended(SessionEnd how) noexcept override;    // all is forgotten: the server has forgotten it, too
-  void after_fork_in_child() noexcept override {}  // nobody there asks
+  void after_fork_in_child() noexcept override {}  // a child does not use it
 
  private:
-  // Shared memory up to this size is looked through for pointers to other pinned memory, before each call that sends
-  // work while there is any that the device does not know, once the device has been given an address in it. Where there
-  // is much of it and little of the other, the device is made to know the other in its place.
+  // Shared memory up to this size is scanned for pointers to other pinned memory, before each call that sends work,
+  // once the device has got an address in it and while there is pinned memory that the device does not know. If there
+  // is much shared memory and little of the other, the device gets to know the other memory instead.
   static constexpr uint64_t kSharedTableBytesMax = 64u << 10;
 
   struct Region {
@@ -105,21 +108,22 @@ class HostRegions final : public SessionPart {
   void add(uint64_t base, Region region) REQUIRES(mutex_);
   void remove(Regions::iterator which) noexcept REQUIRES(mutex_);
   void note_bounds() noexcept REQUIRES(mutex_);
-  // The region that holds the address, or null.
+  // Returns the region that holds the address, or null.
   static Regions::value_type* find(Regions& regions, uint64_t address) noexcept;
-  // Compares bytes [offset, offset + bytes) of a region that is not shared with its shadow. Without effect
-  // where the memory is not there.
+  // Compares bytes [offset, offset + bytes) of a region that is not shared with its shadow. Has no effect if the memory
+  // is unmapped.
   void find_changes(uint64_t base, Region& region, uint64_t offset, uint64_t bytes,
                     std::vector<MirroredChange>& changes) REQUIRES(mutex_);
   void post(const Caller& caller, const std::vector<MirroredChange>& changes);
-  // Writes the bytes of the device that came while the memory could not be written. False: it still cannot be.
+  // Writes the bytes of the device that arrived while the memory could not be written. Returns false if it still cannot
+  // be written.
   static bool bring_late(uint64_t base, Region& region) noexcept;
   // Stores bytes of the device in memory without the rights for it, or notes them for bring_late().
   static void store_without_rights(uint64_t base, Region& region, uint64_t offset, std::span<const std::byte> bytes,
                                    std::span<const uint8_t> mask);
   bool knows(uint64_t base, Users users) const noexcept;
   CUresult make(const Caller& caller, uint64_t base, uint64_t bytes, Users users) REQUIRES(making_);
-  // False: it is no region for graphs.
+  // Makes a region for graphs an ordinary one. Returns false if there is no such region.
   bool open_to_kernels(const Caller& caller, uint64_t base) REQUIRES(making_);
   void push_now(const Caller& caller) noexcept;
   void push_changes(const Caller& caller) noexcept;
@@ -128,9 +132,9 @@ class HostRegions final : public SessionPart {
   ServerSession& session_;
   PinnedPointers& pinned_;
   // Outermost: held while a region is made, so that two threads do not make the same one, and none is made of memory
-  // that is being released. The server may only answer when it has got the answer to a host function, whose thread
-  // sends regions: so it is not sending_. Data that must arrive first are waited for without it: other threads make
-  // their regions meanwhile.
+  // that is being released. It is a lock apart from sending_, because the server may answer only after a host function,
+  // whose thread sends regions. It is not held during a wait for data that must arrive first, so that other threads can
+  // make their regions.
   Mutex making_;
   // Held while changes are found and sent, so that two threads do not send in the wrong order. The thread that reads
   // the connection never takes it.
@@ -146,29 +150,32 @@ class HostRegions final : public SessionPart {
   // Size of regions_, changed under the lock. Relaxed: a thread that has the region's pointer got it after the region
   // was made, from the thread that made it or by synchronising with it.
   std::atomic<size_t> count_{0};
-  std::atomic<size_t> mirrored_{0};         // those of them that are not shared; the same holds
-  std::atomic<uint64_t> low_{0}, high_{0};  // all regions lie in [low_, high_); the same holds
+  // The number of regions that are not shared. Relaxed, for the same reason.
+  std::atomic<size_t> mirrored_{0};
+  // All regions lie in [low_, high_). Relaxed, for the same reason.
+  std::atomic<uint64_t> low_{0}, high_{0};
 };
 
-// Is there memory at all of [address, address + bytes)? What it may be used for is not looked at.
+// Returns whether all of [address, address + bytes) is mapped, with whatever rights.
 bool is_mapped(uint64_t address, uint64_t bytes) noexcept;
 
-// Page-aligned memory at an address that is likely to be free at the server too. Null: there is no memory. `file`: the
-// file to map, shared; -1: private memory.
+// Maps page-aligned memory at an address that is likely to be free at the server, too. Returns null if there is no
+// memory. `file` is the file to map, shared; -1 stands for private memory.
 void* map_pinned(size_t mapped_bytes, int file = -1) noexcept;
 
-// New whole pages that this process and the server's have both mapped, at the same address, and that the device
-// reaches. Otherwise `memory` is null: the server is on another machine, or has no room for them
-// (CUDA_ERROR_OUT_OF_MEMORY), or cannot have them, or a connection was lost with them (CUDA_ERROR_NOT_FOUND) and the
-// next attempt may succeed.
+// Makes whole pages that this process and the server's have both mapped, at the same address, and that the device
+// reaches. Otherwise `memory` is null: the server is on another machine, has no room for them
+// (CUDA_ERROR_OUT_OF_MEMORY), or cannot have them, or a connection was lost meanwhile (CUDA_ERROR_NOT_FOUND), so that
+// the next attempt may succeed.
 CUresult share_pages(const Caller& caller, size_t mapped_bytes, void*& memory) noexcept;
-// They are nobody's any more, at both sides.
+// Releases pages of share_pages() at both sides.
 void unshare_pages(const Caller& caller, void* memory, size_t mapped_bytes) noexcept;
-// Does the session meet their conditions: a connection that carries descriptors, to a server on this machine?
+// Returns whether the session meets the conditions of shared pages: a connection that carries descriptors, to a server
+// on this machine.
 bool can_share_pages(const Caller& caller) noexcept;
 
-// Pinned memory of the program that a call uses as a device pointer: makes it a region, and sends its content. An
-// error: the device cannot reach it; CUDA_ERROR_OUT_OF_MEMORY: because there is no memory for it.
+// Makes pinned memory that a call uses as a device pointer a region, and sends its content. Returns an error if the
+// device cannot reach the memory; CUDA_ERROR_OUT_OF_MEMORY if there is no memory for it.
 CUresult reach_pinned(const AddressRange& pinned) noexcept;
 
 }  // namespace gpuwire::client

@@ -1,6 +1,6 @@
-// Pinned memory that the device does not know yet, and which of it the device has been given a pointer to. Under
-// unified addressing a kernel may use any pinned memory at its host address, so whatever travels to the device is
-// looked through for such addresses.
+// Pinned memory that the device does not know yet, and the part of it to which the device has got a pointer. Under
+// unified addressing a kernel may use any pinned memory at its host address, so the client scans all data for the
+// device for such addresses.
 #pragma once
 
 #include <atomic>
@@ -16,15 +16,15 @@
 
 namespace gpuwire::client {
 
-// Any thread; one leaf lock. A session without such memory pays one atomic load for each look.
+// Any thread; one leaf lock. A session without such memory pays one atomic load for each scan.
 class PinnedPointers final : public SessionPart {
  public:
   explicit PinnedPointers(SessionParts& parts) noexcept : SessionPart(parts) {}
 
   static constexpr uint64_t kAlignmentInData = 16;
 
-  // An argument may point so far below memory that it is an index into (`p - 1`, indexed from one): where nothing but
-  // pinned memory lies, and where other memory of the program may lie.
+  // The distance by which an argument may point below the memory that it indexes (`p - 1`, indexed from one): where
+  // only pinned memory lies, and where other memory of the program may lie.
   static constexpr uint64_t kBelowBytesMax = 1u << 20, kBelowAmongOthersBytesMax = 4096;
 
   struct Range {
@@ -32,33 +32,33 @@ class PinnedPointers final : public SessionPart {
   };
   enum class Around : uint8_t { pinned_memory, other_memory };
 
-  // Memory was pinned, and the device does not know it. Where memory was that it knew, it may still have pointers to,
-  // so that is wanted.
+  // Adds pinned memory that the device does not know. The device may still have pointers to former memory at these
+  // addresses, so the new memory is wanted if it replaces such memory.
   void add(uint64_t base, uint64_t bytes, Around around = Around::other_memory);
-  // Memory that the device knew is pinned no more.
+  // Notes that memory which the device knew is no longer pinned.
   void note_former(uint64_t base, uint64_t bytes) noexcept;
-  // The device knows it now, or it is pinned no more.
+  // Removes memory that the device knows now, or that is no longer pinned.
   void remove(uint64_t base) noexcept;
   bool contains(uint64_t base) const noexcept;
   bool any() const noexcept { return count_.load(std::memory_order_relaxed) != 0; }
-  // Any that may become wanted, when a pointer to it is seen?
+  // Returns whether there is memory that becomes wanted when a pointer to it is seen.
   bool any_unseen() const noexcept { return unseen_bytes_.load(std::memory_order_relaxed) != 0; }
 
-  // A table: memory that the device reaches anyhow, and that may hold pointers to memory that it does not know. The
-  // device gets it when a word for the device points into it.
+  // Adds a table: memory that the device reaches, and that may hold pointers to memory which the device does not know.
+  // The device gets the table when a word for the device points into it.
   void add_table(uint64_t base, uint64_t bytes);
   void remove_table(uint64_t base) noexcept;
-  // Are there tables that the device does not know?
+  // Returns whether there are tables that the device does not know.
   bool any_unsent() const noexcept { return unsent_.load(std::memory_order_relaxed) != 0; }
-  // The tables that the device knows, from the `from`th on, in the order in which it got them; the order is valid until
-  // one ends.
+  // Returns the tables that the device knows, from number `from` on, in the order in which it got them. The order is
+  // valid until a table ends.
   std::vector<Range> sent_tables(size_t from) const;
-  // Would a scan of them before each piece of work cost more than a comparison of all memory that the device does not
-  // know yet, which is what the device's knowledge of that memory costs? That memory is wanted in this case.
+  // Returns whether a scan of the tables before each piece of work would cost more than a comparison of all memory that
+  // the device does not know, which would be the cost if the device knew it. That memory is then wanted.
   bool want_all_if_tables_cost_more() noexcept;
 
-  // Arguments that the device is going to have, as they lie beside each other: memory that a word of them points to is
-  // wanted, or two halves of a word in either order, or that ends where the word points to, or begins a little behind.
+  // Scans arguments for the device, in their order in memory. Memory is wanted if a word of them, or two halves of a
+  // word in either order, points to it or to its end, or lies a little below it.
   void scan_words(std::span<const std::byte> arguments) noexcept {
     if (any() || any_unsent()) [[unlikely]]
       scan_arguments(arguments);
@@ -67,20 +67,20 @@ class PinnedPointers final : public SessionPart {
     if (may_mean(word)) [[unlikely]]
       want_near(word);
   }
-  // Half of a word that the device is going to have at `place`, perhaps beside the half that was looked at before.
+  // Scans half of a word that the device gets at `place`, perhaps beside the half of the last call.
   void scan_half(uint64_t place, uint32_t half) noexcept {
     if (any()) [[unlikely]]
       join_halves(place, half);
   }
-  // The same for data that may hold pointers, into memory or to its end. A false match costs memory at the server, and
-  // time for each launch; so only pointers to multiples of kAlignmentInData count, as the first one into an allocation
-  // is.
+  // Scans data that may hold pointers into memory or to its end. A false match costs memory at the server, and time for
+  // each launch, so only pointers to multiples of kAlignmentInData count, as the first pointer into an allocation is
+  // one.
   void scan_data(std::span<const std::byte> data) noexcept {
     if (any()) [[unlikely]]
       scan_data_words(data);
   }
-  // The same for a part of `memory`, which the program has at `address`: the words that bytes [offset, offset + bytes)
-  // belong to.
+  // Scans a part of `memory`, which the program has at `address`: the words to which bytes [offset, offset + bytes)
+  // belong.
   void scan_around(std::span<const std::byte> memory, uint64_t address, uint64_t offset, uint64_t bytes) noexcept {
     if (any()) [[unlikely]]
       scan_data_words(whole_words(memory, address, offset, bytes));
@@ -91,18 +91,19 @@ class PinnedPointers final : public SessionPart {
   }
 
   bool wanted() const noexcept { return wanted_.load(std::memory_order_relaxed) != 0; }
-  // Some wanted memory; it stays wanted until remove() or refuse().
+  // Returns some wanted memory. It stays wanted until remove() or refuse().
   std::optional<Range> next_wanted() const noexcept;
-  // The server cannot have it: it is not wanted again.
+  // Notes that the server cannot have the memory, which is not wanted again.
   void refuse(uint64_t base) noexcept;
 
   void ended(SessionEnd how) noexcept override;    // all is forgotten: no device will have it
-  void after_fork_in_child() noexcept override {}  // nobody there asks
+  void after_fork_in_child() noexcept override {}  // a child does not use it
 
  private:
-  static constexpr size_t kFormerMax = 4096;  // all are forgotten when there are more
-  // A byte that is compared costs as much as so many that are looked through, and memory at the server besides. Few
-  // tables are looked through in any case.
+  // If there are more, all are forgotten.
+  static constexpr size_t kFormerMax = 4096;
+  // The cost of a compared byte in scanned bytes, memory at the server included; and the bytes of tables that are
+  // scanned in any case.
   static constexpr uint64_t kComparedBytesCost = 4, kTableBytesCheap = 256u << 10;
 
   enum class State : uint8_t { unseen, wanted, refused };
@@ -123,11 +124,11 @@ class PinnedPointers final : public SessionPart {
   void scan_data_words(std::span<const std::byte> data) noexcept;
   void scan_arguments(std::span<const std::byte> arguments) noexcept;
   void join_halves(uint64_t place, uint32_t half) noexcept;
-  // The range that holds the address, or ends there if no known range begins there.
+  // Makes the range wanted that holds the address, or ends there if no known range begins there.
   void want(uint64_t address) noexcept;
-  // Or begins behind it, if it is in nothing that is known.
+  // Also makes a range wanted that begins behind the address, if the address is in no known range.
   void want_near(uint64_t address) noexcept;
-  // False: nothing holds it.
+  // Makes the range wanted that holds the address. Returns false if there is none.
   bool want_holder(uint64_t address) noexcept REQUIRES(mutex_);
   bool notify_holder(uint64_t address) noexcept REQUIRES(mutex_);
   bool want_ended(uint64_t address) noexcept REQUIRES(mutex_);
@@ -139,15 +140,20 @@ class PinnedPointers final : public SessionPart {
   void note_bounds() noexcept REQUIRES(mutex_);
 
   mutable Mutex mutex_;
-  std::map<uint64_t, Entry> ranges_ GUARDED_BY(mutex_);     // by first byte; disjoint
-  std::map<uint64_t, uint64_t> former_ GUARDED_BY(mutex_);  // base and bytes of memory that the device knew
+  // By first byte; disjoint.
+  std::map<uint64_t, Entry> ranges_ GUARDED_BY(mutex_);
+  // Base and bytes of memory that the device knew.
+  std::map<uint64_t, uint64_t> former_ GUARDED_BY(mutex_);
   struct Table {
     uint64_t bytes = 0;
     bool told = false;
   };
-  std::map<uint64_t, Table> tables_ GUARDED_BY(mutex_);  // by first byte; disjoint
-  std::vector<Range> notified_ GUARDED_BY(mutex_);       // those of them that are
-  uint64_t half_place_ GUARDED_BY(mutex_) = 0;           // of the half that was looked at last
+  // By first byte; disjoint.
+  std::map<uint64_t, Table> tables_ GUARDED_BY(mutex_);
+  // The tables that the device knows.
+  std::vector<Range> notified_ GUARDED_BY(mutex_);
+  // The place of the half that was scanned last.
+  uint64_t half_place_ GUARDED_BY(mutex_) = 0;
   uint32_t half_ GUARDED_BY(mutex_) = 0;
   // All ranges and tables lie in [low_, high_), and a pointer to high_ may mean the range that ends there; 0 and 0:
   // there are none. Written under the lock. Relaxed: a thread that has a pointer got it after the range was added; each

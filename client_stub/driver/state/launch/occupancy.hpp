@@ -1,4 +1,4 @@
-// The number of a kernel's blocks that fit on the device: asked once for each set of arguments.
+// The number of a kernel's blocks that fit on the device, requested once for each set of arguments.
 #pragma once
 
 #include <cuda.h>

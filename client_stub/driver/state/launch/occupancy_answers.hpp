@@ -23,7 +23,7 @@ struct OccupancyAnswer {
   CUresult result = CUDA_SUCCESS;
   uint64_t value = 0;  // 0 with an error
 
-  // Would the same question get this answer again?
+  // Returns whether the same question would get this answer again.
   bool stays() const noexcept {
     return result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_CLUSTER_SIZE;
   }
@@ -32,7 +32,8 @@ struct OccupancyAnswer {
 // Any thread; one leaf lock.
 class OccupancyAnswers {
  public:
-  // False: not known; `state`, on that device, is then the argument for keep().
+  // Finds the answer of a question. Returns false if it is not known; `state`, on that device, is then the argument for
+  // keep().
   bool find(std::string_view question, int device, OccupancyAnswer& answer, OccupancyState& state) const {
     MutexLock lock(mutex_);
     state = settings_.state(device);
@@ -41,17 +42,17 @@ class OccupancyAnswers {
     answer = known->second;
     return true;
   }
-  // Unless something has been set since the question was put, or it does not stay.
+  // Stores an answer that stays, unless a setting has changed since the question was sent.
   void keep(std::string_view question, const OccupancyAnswer& answer, const OccupancyState& state) {
     MutexLock lock(mutex_);
     if (state.version == settings_.version()) add(question, answer, state);
   }
-  // The answers in a state that the function may come to be in; a certain one.
+  // Stores an answer for a certain state that the function may reach later.
   void keep_prefetched(std::string_view question, const OccupancyAnswer& answer, const OccupancyState& state) {
     MutexLock lock(mutex_);
     add(question, answer, state);
   }
-  // Something that the answers may depend on has been set.
+  // Notes a setting on which the answers may depend.
   void set(const OccupancySettings::Setting& setting) {
     MutexLock lock(mutex_);
     settings_.set(setting);
@@ -60,7 +61,7 @@ class OccupancyAnswers {
     MutexLock lock(mutex_);
     return settings_;
   }
-  // For a function that was made of another.
+  // Sets the settings of a function that was made from another one.
   void begin_with(OccupancySettings settings) {
     MutexLock lock(mutex_);
     settings_ = std::move(settings);

@@ -10,7 +10,7 @@
 
 namespace gpuwire::client {
 
-// cuMemFree of an address of cuMemAllocManaged.
+// Frees memory of cuMemAllocManaged, for cuMemFree.
 CUresult free_managed(const Caller& caller, CUdeviceptr address);
 // Ends the managed allocations of a context, which end with it (measured on driver 580). Precondition: the map no
 // longer has their ranges.
@@ -19,7 +19,7 @@ void forget_managed_of(const ContextState& context) noexcept;
 // Makes a managed variable accessible to the program: `range` is the variable's, [base, base + bytes) the driver's
 // allocation around it. CUDA_ERROR_OUT_OF_MEMORY: a mapping of the program is there.
 CUresult map_managed_variable(AddressRange& range, uint64_t base, uint64_t bytes);
-// The variable's module is unloaded.
+// Ends the program's access to a managed variable, whose module is unloaded.
 void forget_managed_variable(const AddressRange& range) noexcept;
 
 }  // namespace gpuwire::client

@@ -1,6 +1,5 @@
 // The client's map of addresses: ranges of device memory, of pinned host memory and of modules' variables. Device
-// addresses are the server's own; the same pages of this process are reserved, so that no host mapping can land on
-// them.
+// addresses are the server's own. The same pages of this process are reserved, so that no host mapping can take them.
 #pragma once
 
 #include <cstddef>
@@ -64,34 +63,35 @@ struct AddressRange {
 // The ranges by address; they never overlap. Any thread; readers do not exclude each other.
 class AddressMap {
  public:
-  // Ranges that overlap the new one are dropped and returned: an address is handed out only when it is free, so they
-  // are stale. A range of 0 bytes is not inserted.
+  // Inserts a range. Removes and returns ranges that overlap it: the server gives out an address only when it is free,
+  // so they are stale. A range of 0 bytes is not inserted.
   std::vector<AddressRange> insert(AddressRange range);
-  // Inserts only where nothing is yet. False: something overlaps, or 0 bytes.
+  // Inserts a range if it overlaps no other. Returns false if it does, or has 0 bytes.
   bool insert_if_free(AddressRange range);
-  // The range that holds `address`.
+  // Returns the range that holds `address`.
   std::optional<AddressRange> find(uint64_t address) const;
-  // The same into `out`, which is left alone when there is none; calls classify their addresses by these (place.hpp).
+  // Stores the range that holds `address`, and leaves `out` unchanged if there is none. Calls classify their addresses
+  // with these functions (place.hpp).
   bool find(uint64_t address, AddressRange& out) const noexcept;
   std::pair<bool, bool> find_both(uint64_t first, AddressRange& first_out, uint64_t second,
                                   AddressRange& second_out) const noexcept;
-  // Takes out the range that begins at `base`, if `accept` says so.
+  // Removes and returns the range that begins at `base`, if `accept` approves it.
   std::optional<AddressRange> take(uint64_t base, const std::function<bool(const AddressRange&)>& accept);
-  // Changes the range that holds `address`; base and bytes must stay. False: there is none.
+  // Changes the range that holds `address`; its base and bytes must stay. Returns false if there is none.
   bool update(uint64_t address, const std::function<void(AddressRange&)>& change);
   // Changes each range that lies in [base, base + bytes); their bases and bytes must stay.
   void update_within(uint64_t base, uint64_t bytes, const std::function<void(AddressRange&)>& change);
-  // Takes out all ranges that `accept` chooses, and shows each to `removed`.
+  // Removes all ranges that `accept` approves, and passes each to `removed`.
   void take_all(const std::function<bool(const AddressRange&)>& accept,
                 const std::function<void(const AddressRange&)>& removed);
   size_t size() const;
-  // The child is given no address; its look-ups must not stand still.
+  // A child gets no addresses, but its look-ups must not block.
   void after_fork_in_child() noexcept { new (&mutex_) SharedMutex; }
 
  private:
-  // The range that holds `address`, or null.
+  // Returns the range that holds `address`, or null.
   const AddressRange* holder(uint64_t address) const noexcept REQUIRES_SHARED(mutex_);
-  // The first range that ends behind `base`.
+  // Returns the first range that ends behind `base`.
   std::map<uint64_t, AddressRange>::iterator first_overlap(uint64_t base) REQUIRES(mutex_);
 
   mutable SharedMutex mutex_;
@@ -99,12 +99,12 @@ class AddressMap {
   std::map<uint64_t, AddressRange> ranges_ GUARDED_BY(mutex_);
 };
 
-// From this many stretches of reserved pages on, the space between the stretches of one chunk is reserved too: each
-// stretch is one of the 65,530 mappings of a process (vm.max_map_count), and the program needs some of them.
+// From this many stretches of reserved pages on, the space between the stretches of one chunk is reserved, too: each
+// stretch is one of the 65,530 mappings of a process (vm.max_map_count), of which the program needs some.
 inline constexpr size_t kSingleStretchesMax = 4096;
 
-// Pages of this process that device allocations occupy, kept inaccessible. Small allocations share pages, so pages are
-// counted. Any thread.
+// The pages of this process that device allocations occupy, kept inaccessible. Small allocations share pages, so uses
+// of pages are counted. Any thread.
 class AddressReservations {
  public:
   explicit AddressReservations(size_t single_stretches_max = kSingleStretchesMax)
@@ -113,13 +113,13 @@ class AddressReservations {
   AddressReservations& operator=(const AddressReservations&) = delete;
   ~AddressReservations();
 
-  // False, and nothing is reserved: something of the program's lies there already.
+  // Reserves the pages of a range. Returns false, and reserves nothing, if the program has a mapping there.
   bool reserve(uint64_t base, uint64_t bytes);
   // Undoes one reserve() of the same arguments.
   void release(uint64_t base, uint64_t bytes);
-  // Gives up pages in this range that are held but not reserved: something of ours is about to be mapped there.
+  // Gives up pages in this range that are mapped but not reserved, because the client is about to map memory there.
   void make_room(uint64_t base, uint64_t bytes);
-  // Reserved bytes, each page once.
+  // Returns the reserved bytes, each page counted once.
   uint64_t reserved_bytes() const;
   void after_fork_in_child() noexcept { new (&mutex_) Mutex; }
 
@@ -130,12 +130,13 @@ class AddressReservations {
   };
   using Stretches = std::vector<std::pair<uint64_t, uint64_t>>;
   void split(uint64_t address) REQUIRES(mutex_);
-  // The parts of [begin, end) that no segment covers.
+  // Returns the parts of [begin, end) that no segment covers.
   Stretches gaps(uint64_t begin, uint64_t end) REQUIRES(mutex_);
-  // Claims the pages of a gap. `claimed` gets the new mappings, and `chunks` the chunks that are now reserved whole.
+  // Claims the pages of a gap. `claimed` gets the new mappings, and `chunks` the chunks that are now reserved as a
+  // whole.
   bool claim(uint64_t begin, uint64_t end, Stretches& claimed, std::vector<uint64_t>& chunks) REQUIRES(mutex_);
   bool hold_whole(uint64_t chunk, Stretches& claimed) REQUIRES(mutex_);
-  // Unmaps pages that no segment covers any more, but for those of a chunk that is held whole.
+  // Unmaps pages that no segment covers any more, except those of a chunk that is reserved as a whole.
   void give_back(uint64_t begin, uint64_t end) REQUIRES(mutex_);
   bool is_used(uint64_t begin, uint64_t end) const REQUIRES(mutex_);
 
@@ -147,11 +148,11 @@ class AddressReservations {
   const size_t single_stretches_max_;
 };
 
-// Those of this process. Never destroyed: the program's threads may still run while it exits.
+// The map of this process. It is never destroyed, because the program's threads may still run while the process exits.
 AddressMap& address_map();
-// The parts of the reserved ranges in it that have memory: a range for each mapping.
+// The parts of reserved ranges that have memory: a range for each mapping.
 AddressMap& mapped_parts();
-// The program's view of an address: the allocation or mapping that holds it. None where a reserved range has no memory.
+// Returns the allocation or mapping that holds the address for the program; none where a reserved range has no memory.
 std::optional<AddressRange> allocation_at(uint64_t address);
 AddressReservations& address_reservations();
 

@@ -10,21 +10,22 @@
 
 namespace gpuwire::client {
 
-// Those of one session. Any thread. The server's driver holds each handle once, whatever is counted here.
+// The holders of one session's handles. Any thread. The server's driver holds each handle once, whatever the count
+// here.
 class AllocationHolders final : public SessionPart {
  public:
   explicit AllocationHolders(SessionParts& parts) noexcept : SessionPart(parts) {}
 
-  // The program was given the handle. `device`: the program's ordinal, where it is known.
+  // Notes that the program was given the handle. `device` is the program's ordinal, if it is known.
   void hold(uint64_t handle, int device = kUnknownDevice) noexcept;
-  // The program released the handle once. True: it has no holder any more, and the server must release it. Also true
-  // for handles that were never counted, multicast objects, which have one holder.
+  // Notes that the program released the handle once. Returns true if the handle has no holder any more, so that the
+  // server must release it; also for handles that are not counted, multicast objects, which have one holder.
   bool release(uint64_t handle) noexcept;
-  // In a process with one device all memory is on that device.
+  // Returns the device of the memory. In a process with one device all memory is on that device.
   int device_of(uint64_t handle) const noexcept;
 
   void ended(SessionEnd) noexcept override {}      // the handles have ended with it
-  void after_fork_in_child() noexcept override {}  // nobody there asks
+  void after_fork_in_child() noexcept override {}  // a child does not use it
 
  private:
   static constexpr int kUnknownDevice = -1;
@@ -32,7 +33,8 @@ class AllocationHolders final : public SessionPart {
     uint64_t holders = 0;
     int device = kUnknownDevice;
   };
-  mutable Mutex mutex_;  // a leaf
+  // A leaf.
+  mutable Mutex mutex_;
   std::unordered_map<uint64_t, Held> held_ GUARDED_BY(mutex_);
 };
 

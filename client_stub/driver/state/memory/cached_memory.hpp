@@ -43,12 +43,14 @@ class CachedMemory final : public SessionPart {
  public:
   using Clock = CachedBlock::Clock;
 
-  // As the server counts on when others of the tenant wait for memory (kCachedMemoryWait, kMemoryShortage).
+  // The time after which an unused block is released. The server relies on it when others of the tenant wait for memory
+  // (kCachedMemoryWait, kMemoryShortage).
   static constexpr std::chrono::milliseconds kCachedTime{200};
-  // Between two allocations a program that begins loads libraries. The server's kAheadHeld counts on it.
+  // The same time for a block of earlier runs: between two allocations a program that starts loads libraries. The
+  // server's kAheadHeld relies on it.
   static constexpr std::chrono::milliseconds kProfiledTime{2000};
   static constexpr uint64_t kBlockBytesMax = 32u << 20;
-  // Where GPUWIRE_KEPT_MEMORY does not say.
+  // The bound if GPUWIRE_KEPT_MEMORY sets none.
   static constexpr uint64_t kBytesUsual = 64u << 20;
 
   CachedMemory(ServerSession& session, SessionParts& parts) noexcept;
@@ -56,75 +58,76 @@ class CachedMemory final : public SessionPart {
 
   // --- for allocations and frees -----------------------------------------------------------------------------------
 
-  // A kept block becomes the program's again. False: there is none.
+  // Gives a cached block to the program again. Returns false if there is none.
   bool take(const Caller& caller, const BlockUse& use, CUdeviceptr* out);
-  // The server is about to be asked for an allocation that take() could not serve: first requests the allocations of
-  // earlier runs of the program, too. The answer to the program's own comes when those have arrived, so that the next
-  // allocation finds its block.
+  // Called before a request for an allocation that take() could not serve. First requests the allocations of earlier
+  // runs of the program. The answer to the program's own request comes after those, so that the next allocation finds
+  // its block.
   void misses(const Caller& caller, const BlockUse& use) noexcept {
     if (bytes_max_ != 0 && !first_while_over_.load(std::memory_order_relaxed)) prefetch_profiled(caller, use);
   }
-  // The server has allocated it: it may be asked for more of these ahead.
+  // Notes that the server has served the request, and may prefetch more blocks of this use.
   void missed(const Caller& caller, const BlockUse& use) noexcept {
     if (bytes_max_ == 0) return;
     note_new(caller, use);
     prefetch(caller, use, true);
   }
-  // cuMemFree of device memory. False: it is to be freed as ever; else `result` is the call's.
+  // Caches device memory of a cuMemFree. Returns false if the memory has to be freed as usual; otherwise `result` is
+  // the call's.
   bool keep(const Caller& caller, const AddressRange& range, CUresult& result);
-  // cuMemFreeAsync of a pool's memory, in the order of this stream.
+  // Caches a pool's memory of a cuMemFreeAsync, in the order of this stream.
   bool keep_in_order(const Caller& caller, const AddressRange& range, uint64_t wire_stream, CUresult& result);
 
   bool any() const noexcept { return high_.load(std::memory_order_relaxed) != 0; }
-  // False: nothing is kept, and the frees of all that was are sent.
+  // Returns false if no block is cached, and the frees of all former blocks are sent.
   bool keeping() const noexcept { return next_poll_.load(std::memory_order_relaxed) != 0; }
 
-  // The plain memory of the program's device in cached blocks of at least kWholeBytes, in whole units: the amount that
-  // would become free on release. The driver has several smaller blocks in one unit.
+  // Returns the plain memory of the program's device in cached blocks of at least kWholeBytes, in whole units: the
+  // amount that a release would make free. The driver puts several smaller blocks into one unit.
   static constexpr uint64_t kWholeBytes = 2u << 20;
   uint64_t whole_bytes(int device) const noexcept;
 
   // --- giving back -------------------------------------------------------------------------------------------------
 
-  // All of it, as far as that waits for no work. Memory of a stream that the program knows to be at rest goes back to
-  // the device, as natively by then.
+  // Releases all blocks, as far as that waits for no work. Memory of a stream that the program knows to be idle is
+  // returned to the device, as it has been natively by then.
   void give_back(const Caller& caller) noexcept {
     if (keeping()) [[unlikely]]
       give_back_at_rest(caller, [](const CachedBlock&) { return true; });
   }
-  // The same for memory that cannot be counted beside the driver's figures (whole_bytes()).
+  // Releases blocks that cannot be added to the driver's figures (whole_bytes()).
   void give_back_but_whole(const Caller& caller) noexcept {
     if (keeping()) [[unlikely]]
       give_back_at_rest(caller, [](const CachedBlock& block) { return block.range.bytes < kWholeBytes; });
   }
-  // The same for a call that repeats itself after it has found no memory (free_all): blocks of earlier runs stay.
+  // Releases all blocks except those of earlier runs, for a call that repeats itself after it has found no memory
+  // (free_all).
   void give_back_but_profiled(const Caller& caller) noexcept {
     if (keeping()) [[unlikely]]
       give_back_at_rest(caller, [](const CachedBlock& block) { return !block.known; });
   }
-  // All of it, for a call that has found no memory. False: nothing has been kept for a while.
+  // Releases all blocks for a call that has found no memory. Returns false if no block has been cached for a while.
   bool free_all(const Caller& caller) noexcept;
-  // Blocks in the order of streams: those of this stream, which ends; or all of them, since a stream begins to capture.
+  // Release blocks in the order of streams: those of this stream, which ends, or all of them, because a stream begins
+  // to capture.
   void give_back_of_stream(uint64_t wire_stream) noexcept;
   void give_back_of_streams() noexcept;
-  // The context is about to end: pools get their lent blocks back. Then, when the context is marked dead, its blocks go
-  // with it.
+  // End the blocks of a context: first, before its end, pools get their blocks back; then, when the context is marked
+  // dead, its other blocks are dropped.
   void give_back_of(const ContextState& context) noexcept;
   void forget(const ContextState& context) noexcept;
-  // Releases blocks that were unused for long. Returns the time until the next call is due. On the session's own
-  // thread.
+  // Releases blocks that were unused for long. Returns the time until the next call is due. Thread: the session's own.
   std::chrono::nanoseconds poll(Clock::time_point now) noexcept;
 
-  // An address that a call names: a block there is freed first, so that the server's driver judges as ever. Where
-  // blocks were asked for ahead, the server may have put one there by now.
+  // Frees a block at an address that a call names, so that the server's driver treats the address as usual. If blocks
+  // were requested, the server may have put one there by now.
   void scan_address(uint64_t address) noexcept {
     if (asked_.load(std::memory_order_relaxed)) [[unlikely]]
       await_asked(address);
     if (may_hold(address)) [[unlikely]]
       free_at(address);
   }
-  // Possible addresses, such as the parameters of a kernel: blocks at these addresses are released first, as far as
-  // that waits for no work.
+  // Releases blocks at possible addresses, such as the parameters of a kernel, as far as that waits for no work.
   void scan_words(std::span<const std::byte> arguments) noexcept {
     if (any()) [[unlikely]]
       scan_closely(arguments);
@@ -137,10 +140,10 @@ class CachedMemory final : public SessionPart {
 
   // --- the program's view of pools ----------------------------------------------------------------------------------
 
-  // The program reads the size of a pool, or its high-water mark. From now on cached blocks make no pool larger than
-  // natively: an allocation without a cached block comes behind all frees.
+  // Notes that the program reads the size of a pool, or its high-water mark. From now on cached blocks make no pool
+  // larger than natively: an allocation without a cached block is sent after all frees.
   void pools_are_watched() noexcept { pools_watched_.store(true, std::memory_order_relaxed); }
-  // A device has another pool than it had: of which one allocations without a name are is no longer known.
+  // Notes that a device has got another pool. The pool of allocations without a name is no longer known.
   void device_pool_changes() noexcept { device_pools_changed_.store(true, std::memory_order_relaxed); }
   bool device_pools_changed() const noexcept { return device_pools_changed_.load(std::memory_order_relaxed); }
   void nothing_found(const Caller& caller) noexcept {
@@ -150,7 +153,8 @@ class CachedMemory final : public SessionPart {
   void ended(SessionEnd how) noexcept override;  // nothing can be sent; the addresses stay taken
   void after_fork_in_child() noexcept override WITHOUT_LOCK_CHECK;
 
-  // A size (protocol/units); empty: kBytesUsual. An invalid size is reported on standard error, and no block is cached.
+  // Reads a size (protocol/units); empty: kBytesUsual. An invalid size is reported on standard error, and no block is
+  // cached.
   static uint64_t bytes_wanted(const char* text) noexcept;
 
  private:
@@ -159,12 +163,12 @@ class CachedMemory final : public SessionPart {
   }
   bool usable(const Caller& caller, const AddressRange& range) const noexcept;
   bool has_room(uint64_t bytes) noexcept;
-  // The session's server knows how to keep memory, and the context has all of its device.
+  // Returns whether the session's server can cache memory, and the context has all of its device.
   bool possible(const Caller& caller) const noexcept;
-  // The frame in the place of cuMemFree. False: the memory cannot be kept just now.
+  // Sends the frame in place of cuMemFree. Returns false if the memory cannot be cached now.
   bool await_rest(const Caller& caller) noexcept;
-  // Takes the range from the map and keeps it. False: it is not there any more. `result`: where it could not be kept,
-  // it has been freed.
+  // Moves the range from the map to the cache. Returns false if it is no longer in the map. If it could not be cached,
+  // it has been freed, with `result`.
   bool put(const Caller& caller, const AddressRange& range, const BlockUse& use, CUresult& result);
   bool insert(const CachedBlock& block, const ContextState& context) noexcept;
   void begin_keeping() noexcept;
@@ -174,24 +178,26 @@ class CachedMemory final : public SessionPart {
     uint64_t sequence = 0;
     uint64_t context = 0;         // handle
     std::vector<uint64_t> sizes;  // of blocks, in bytes
-    bool known = false;           // as earlier runs of the program had them
+    // The sizes are those of earlier runs of the program.
+    bool known = false;
   };
   void prefetch(const Caller& caller, const BlockUse& use, bool missed) noexcept;
   uint32_t count_prefetched(const BlockUse& use, bool missed) REQUIRES(mutex_);
-  // There are places for so many more.
+  // Returns the number of further blocks for which there is room.
   size_t prefetch_places() const noexcept REQUIRES(mutex_);
-  // But for those that are known.
+  // Returns the requested bytes, except those of earlier runs.
   uint64_t asked_bytes() const noexcept REQUIRES(mutex_);
-  // Null: of all.
+  // Returns the number of requested blocks of this use, or of all uses for null.
   size_t asked_blocks(const BlockUse* use) const noexcept REQUIRES(mutex_);
-  // Sizes, those on their way included.
+  // Returns the sizes of blocks of earlier runs, including requested ones.
   std::vector<uint64_t> profiled_here(const Caller& caller) const REQUIRES(mutex_);
-  // Leaves as many of the sizes, from the first on, as there is room for, also beside blocks that leave.
+  // Keeps as many of the sizes, from the first on, as there is room for, also beside blocks that leave.
   void fit_profiled(std::vector<uint64_t>& sizes) const noexcept REQUIRES(mutex_);
-  // Called by a `post` of the frame, under the send lock; the reply may come as soon as that is given up.
+  // Notes a request. Called by a `post` of the frame, under the send lock; the reply may come as soon as the lock is
+  // released.
   void note_asked(Ask& ask);
   void prefetch_profiled(const Caller& caller, const BlockUse& use) noexcept;
-  // The program has a block now that was none of its own before.
+  // Notes a block that the program did not have before.
   void note_new(const Caller& caller, const BlockUse& use) noexcept;
   void insert_prefetched(const Ask& ask, uint64_t bytes, uint64_t address) noexcept;
 
@@ -202,19 +208,19 @@ class CachedMemory final : public SessionPart {
   void await_asked(uint64_t address) noexcept;
   void free_at(uint64_t address) noexcept;
   void scan_closely(std::span<const std::byte> arguments) noexcept;
-  // Waits until the frees of blocks that can no longer be found are sent.
+  // Waits until the frees of removed blocks are sent.
   void await_sends() noexcept;
-  // Waits until the server has answered everything in flight. Only where a call of the program may wait.
+  // Waits until the server has answered all frames in flight. Called only where a call of the program may wait.
   void await_answers() noexcept;
-  // Streams with kept memory that are at rest, as far as the program knows.
+  // Returns the streams with cached memory that are idle, as far as the program knows.
   std::vector<BlockUse> rested_streams();
   void synchronise(const Caller& caller, const std::vector<BlockUse>& streams) noexcept;
-  // Takes the chosen blocks out, except leaving ones, and sends their frees.
+  // Removes the chosen blocks, except leaving ones, and sends their frees.
   template <class Choose>
   void give_back_if(Choose&& choose) noexcept;
   template <class Choose>
   void send_back(Choose&& choose) noexcept REQUIRES(giving_);
-  // The chosen blocks of plain memory leave.
+  // Makes the chosen blocks of plain memory leave.
   template <class Choose>
   void send_at_rest(Choose&& choose) noexcept REQUIRES(giving_);
   CUresult send_free(const CachedBlock& block) noexcept;
@@ -228,11 +234,11 @@ class CachedMemory final : public SessionPart {
   mutable Mutex mutex_;
   CachedBlocks blocks_ GUARDED_BY(mutex_);
   PrefetchDemand demand_ GUARDED_BY(mutex_);
-  // allocate_ahead and allocate_known that no answer has come to; few.
+  // The requests without an answer (allocate_ahead, allocate_known); few.
   std::vector<Ask> asks_ GUARDED_BY(mutex_);
   // The first byte of the blocks whose frees are being sent, and the byte behind their last; 0: there are none.
   uint64_t sending_low_ GUARDED_BY(mutex_) = 0, sending_high_ GUARDED_BY(mutex_) = 0;
-  // The server was told that memory may be kept. Written with giving_ held, too.
+  // The server was notified that memory may be cached. Written with giving_ held, too.
   bool keeping_ GUARDED_BY(mutex_) = false;
 
   // Bounds of all blocks, and of those whose frees are being sent. Written under the lock. Relaxed: a thread that names

@@ -26,15 +26,15 @@ class Shares final : public SessionPart {
  public:
   explicit Shares(SessionParts& parts) noexcept : SessionPart(parts) {}
 
-  // The descriptor is the program's from then on. The driver's own are closed by exec for memory, and not for pools.
-  // -1: no more descriptors, or kSharesMax.
+  // Makes a descriptor for the program. exec closes descriptors of memory and not those of pools, as with the driver.
+  // Returns -1 if there are no more descriptors, or kSharesMax exist.
   int give_out(const ShareToken& token, bool close_on_exec) noexcept;
-  // The token of a descriptor that this or another process has exported; not one of ours: nothing.
+  // Returns the token of a descriptor that this or another process has exported, or nothing for another descriptor.
   static std::optional<ShareToken> token_of(int descriptor) noexcept;
-  // Makes the server forget shares that nobody can import any more. Called where memory is made and released; costs one
-  // poll(2), and nothing without exports.
+  // Makes the server forget shares that no process can import any more. Called where memory is made and released; costs
+  // one poll(2), and nothing without exports.
   void sweep(const Caller& caller) noexcept;
-  // Nobody can import this one.
+  // Makes the server forget a share that no process can import.
   static void withdraw(const Caller& caller, const ShareToken& token) noexcept;
 
   void ended(SessionEnd) noexcept override {}      // the server has forgotten them; descriptors close with the process

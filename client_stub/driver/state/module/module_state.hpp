@@ -39,7 +39,7 @@ inline constexpr unsigned kFunctionAttributes = CU_FUNC_ATTRIBUTE_MAX;
 class FunctionAttributes {
  public:
   FunctionAttributes() noexcept { clear(); }
-  // False: not known yet. Otherwise `result` is the query's result.
+  // Returns false if the value is not known yet; otherwise `result` is the query's result.
   bool get(unsigned attribute, int& value, CUresult& result) const noexcept {
     int64_t packed = values_[attribute].load(std::memory_order_relaxed);
     value = int32_t(packed);
@@ -71,31 +71,40 @@ struct StagedLaunch {
   std::vector<std::byte> parameters;
 };
 
-// A CUfunction or a CUkernel. All but the caches and `staged` is fixed before the handle is handed out; the parameters
-// are before `parameters_known` is true (release, with the module's mutex; know_parameters() acquires), and nothing is
-// done with them before know_parameters() has been called.
+// A CUfunction or a CUkernel. All members except the caches and `staged` are fixed before the program gets the handle.
+// The parameters are fixed before `parameters_known` is true (release, with the module's mutex; know_parameters()
+// acquires), and are used only after know_parameters().
 struct FunctionState {
   uint64_t handle = 0;
   wire::HandleKind kind = wire::HandleKind::none;  // function or kernel
   std::string name;
-  ModuleState* module = nullptr;    // of a kernel: its library; of a function made from a kernel: the kernel's library
-  FunctionState* kernel = nullptr;  // of a function made from a kernel
-  ContextState* context = nullptr;  // of a function; a kernel has none
+  // A kernel's library; for a function made from a kernel, the kernel's library.
+  ModuleState* module = nullptr;
+  // The kernel from which a function was made.
+  FunctionState* kernel = nullptr;
+  // The context of a function; a kernel has none.
+  ContextState* context = nullptr;
   fatbin::ParameterLayout parameters;
-  // The program's image does not contain them: they are the server's figures, by which only mapped memory is read.
+  // The program's image does not contain the parameters. They are the server's figures, by which only mapped memory is
+  // read.
   bool parameters_of_server = false;
-  bool parameters_reported = true;  // by the server; false: looked up in a context that had failed
+  // False if the server did not report the parameters, because the context of the look-up had a fault.
+  bool parameters_reported = true;
   std::atomic<bool> parameters_known = true;
-  std::vector<FunctionAttributes> on_device;  // by the program's ordinal
+  // By the program's ordinal.
+  std::vector<FunctionAttributes> on_device;
 
-  std::mutex mutex;  // `functions` and `staged`; no lock but that of `occupancy` within
-  std::unordered_map<ContextState*, FunctionState*> functions;  // of a kernel: cuKernelGetFunction
-  std::unique_ptr<StagedLaunch> staged;                         // null: nothing was set
+  // Guards `functions` and `staged`. No lock but that of `occupancy` is taken under it.
+  std::mutex mutex;
+  // The functions of a kernel, by context (cuKernelGetFunction).
+  std::unordered_map<ContextState*, FunctionState*> functions;
+  // Null if there are no settings.
+  std::unique_ptr<StagedLaunch> staged;
   OccupancyAnswers occupancy;
 
-  // The library whose kernel this is under another handle: it was looked up in the module that the library is in a
-  // context. Settings there hold here without notice, so no settable value is stored. Null: the function is not of this
-  // kind.
+  // Returns the library whose kernel this is under another handle, because it was looked up in the library's module of
+  // a context. Settings of the kernel apply here without notice, so no settable value is stored. Null: the function is
+  // not of this kind.
   ModuleState* kernels_library() const noexcept;
 };
 
@@ -105,21 +114,23 @@ struct Variable {
   bool managed = false;
 };
 
-// JIT and library options as they travel, and the program's buffers for the compiler's log.
+// The JIT and library options for the server, and the program's buffers for the compiler's log.
 struct LoadOptions {
   std::vector<wire::message::JitOption> jit, library;
   char* error_log = nullptr;
   char* info_log = nullptr;
-  uint32_t error_log_bytes = 0, info_log_bytes = 0;  // sizes of the buffers
-  void** error_log_filled = nullptr;                 // places in the program's optionValues where the results belong
+  // The sizes of the buffers.
+  uint32_t error_log_bytes = 0, info_log_bytes = 0;
+  // The places in the program's optionValues for the results.
+  void** error_log_filled = nullptr;
   void** info_log_filled = nullptr;
   void** wall_time = nullptr;
 
-  // CUDA_ERROR_INVALID_VALUE, or CUDA_ERROR_NOT_SUPPORTED for options that hold pointers of other meanings.
+  // Returns CUDA_ERROR_INVALID_VALUE, or CUDA_ERROR_NOT_SUPPORTED for options that hold pointers of other meanings.
   static CUresult parse(unsigned count, const CUjit_option* options, void** values, LoadOptions& out);
-  // Nothing of the program's own is asked for.
+  // Returns whether there are no options.
   bool plain() const noexcept { return jit.empty() && library.empty() && !error_log && !info_log && !wall_time; }
-  // Puts the compiler's messages where the program asked for them: as much of the texts as its buffers hold.
+  // Stores as much of the compiler's messages as the program's buffers hold.
   void store_logs(std::string_view error_text, std::string_view info_text, float wall_time_ms) const;
 };
 
@@ -127,29 +138,41 @@ struct LoadOptions {
 struct ModuleState {
   uint64_t handle = 0;
   wire::HandleKind kind = wire::HandleKind::none;  // module or library
-  ContextState* context = nullptr;                 // of a module
-  ModuleState* library = nullptr;                  // of a module that cuLibraryGetModule gave
+  // The context of a module.
+  ContextState* context = nullptr;
+  // The library of a module that cuLibraryGetModule returned.
+  ModuleState* library = nullptr;
 
-  // Held while the server is asked, so that one thread loads and the others wait for it.
+  // Held during a request, so that one thread loads and the others wait for it.
   std::mutex mutex;
-  const void* code = nullptr;                 // of a library with CU_LIBRARY_BINARY_IS_PRESERVED, until it is loaded
-  std::shared_ptr<const ProgramImage> image;  // of another library, until it is loaded
+  // The image of a library with CU_LIBRARY_BINARY_IS_PRESERVED, until it is loaded.
+  const void* code = nullptr;
+  // The image of another library, until it is loaded.
+  std::shared_ptr<const ProgramImage> image;
   LoadOptions options;
-  std::optional<CUresult> loaded;                                             // the result of loading it at the server
+  // The result of the load at the server.
+  std::optional<CUresult> loaded;
   std::unordered_map<std::string, std::unique_ptr<FunctionState>> functions;  // by name
-  std::vector<std::unique_ptr<FunctionState>> derived;                        // functions made from kernels
+  // The functions made from kernels.
+  std::vector<std::unique_ptr<FunctionState>> derived;
   std::unordered_map<std::string, Variable> variables;
-  std::unordered_map<ContextState*, uint64_t> modules;  // of a library: cuLibraryGetModule by context
-  std::optional<std::vector<std::string>> names;        // of all functions, in the driver's order
-  std::shared_ptr<KernelParameters> parameters;         // of its image, from when that is loaded on
-  std::optional<ProfiledKernels> known;                 // the same
-  std::optional<ProfiledOccupancyQuestions> questions;  // about its functions; set together with `known`
-  bool images_prefetched = false;                       // those of `known` have been asked for
+  // The modules of a library, by context (cuLibraryGetModule).
+  std::unordered_map<ContextState*, uint64_t> modules;
+  // The names of all functions, in the driver's order.
+  std::optional<std::vector<std::string>> names;
+  // The parameters of the image, once that is loaded.
+  std::shared_ptr<KernelParameters> parameters;
+  // The kernels of earlier programs, once the image is loaded.
+  std::optional<ProfiledKernels> known;
+  // The questions about its functions. Set together with `known`.
+  std::optional<ProfiledOccupancyQuestions> questions;
+  // The kernels in `known` have been requested.
+  bool images_prefetched = false;
 
-  // For a library that the server had loaded before the program asked for it (images_ahead.hpp): its handle there.
+  // The server's handle of a library that the server had loaded before the program used it (prefetched_images.hpp).
   uint64_t came_as = 0;
   uint64_t server_handle() const noexcept { return came_as ? came_as : handle; }
-  // An image that may be prefetched for the next run of the program, until it is recorded.
+  // The digest of an image that may be prefetched for the next run of the program, until it is recorded.
   std::optional<ProgramImage::Digest> unwritten;
 };
 
@@ -161,7 +184,7 @@ bool can_be_set(unsigned attribute) noexcept;
 ModuleState* find_module(CUmodule module) noexcept;
 ModuleState* find_library(CUlibrary library) noexcept;
 FunctionState* find_kernel(CUkernel kernel) noexcept;
-// A function or a kernel, by the kind of its handle. Null: neither, or not alive.
+// Returns a function or a kernel, by the kind of its handle; null if it is neither, or has ended.
 inline FunctionState* find_launchable(CUfunction function) noexcept {
   auto handle = reinterpret_cast<uint64_t>(function);
   wire::HandleKind kind = wire::handle_kind(handle);
@@ -172,35 +195,36 @@ inline FunctionState* find_launchable(CUfunction function) noexcept {
 // Offers the image, and sends it unless the server has it. Blocks.
 CUresult deliver_image(const Caller& caller, const ProgramImage& image);
 
-// Which images this process's server can use.
+// Returns the kinds of images that this process's server can use.
 ImageTarget image_target();
-// A line for the person at the terminal about an image that cannot be used; returns its error. Libraries try images for
-// other GPUs and go on without them, as silently as beside a GPU of the server's kind: only the software device refuses
+// Logs a line for the user about an image that cannot be used, and returns its error. Libraries try images for other
+// GPUs and continue without them, as silently as beside a GPU of the server's kind: only the software device refuses
 // images that such a GPU would run.
 CUresult log_unusable(const ImageTarget& target, const ImageError& error);
 
-// Look-ups of functions of a module or a library: they leave together, maybe along with the module's loading, and cost
-// one round trip. Earlier programs' questions about the occupancy of such functions go with them once prefetch() was
-// called. One thread, with the module's mutex; add(), then begin() and finish() in turn.
+// Look-ups of functions of a module or a library. They leave together, maybe with the module's load, and cost one round
+// trip. After prefetch() they include earlier programs' questions about the occupancy of the functions. One thread,
+// with the module's mutex; add(), then begin() and finish() in turn.
 class FunctionQuestions {
  public:
   explicit FunctionQuestions(ModuleState& module) noexcept;
   FunctionQuestions(const FunctionQuestions&) = delete;
   FunctionQuestions& operator=(const FunctionQuestions&) = delete;
-  ~FunctionQuestions();  // ends the handles of those that were not found
+  // Ends the handles of functions that were not found.
+  ~FunctionQuestions();
 
   CUresult add(const Caller& caller, std::string_view name);
-  // And those that earlier programs used, the first time.
+  // Adds the functions that earlier programs used, the first time.
   void prefetch(const Caller& caller);
   bool under_way() const noexcept { return under_way_; }
-  // After an error none is under way.
+  // Sends the look-ups. After an error none is under way.
   CUresult begin(const Caller& caller);
   // Adds the found functions. The result is the first look-up's. If the server could not restore the attributes that it
   // tried out for an answer, the module is unusable.
   CUresult finish(const Caller& caller);
   // Reads the answers and forgets them.
   void drop(const Caller& caller);
-  // While they are under way: finish() may come much later, on another thread (Session::set_aside()).
+  // Precondition: look-ups are under way. finish() may come much later, on another thread (Session::set_aside()).
   void set_aside(const Caller& caller) const noexcept;
   size_t size() const noexcept;
 
@@ -216,48 +240,49 @@ class FunctionQuestions {
 
   ModuleState& module_;
   std::vector<Question> questions_;
-  std::vector<std::unique_ptr<OccupancyPrefetch>> occupancy_;  // about the first this many of them
+  // About the first questions_, one for each.
+  std::vector<std::unique_ptr<OccupancyPrefetch>> occupancy_;
   int device_ = 0;
   bool under_way_ = false, asks_occupancy_ = false;
 };
 
-// From now on `state` knows which of the image's kernels earlier programs used, and the parameters of those.
+// Reads which of the image's kernels earlier programs used, and their parameters, into `state`.
 void note_image(ModuleState& state, const ProgramImage::Digest& image);
 
-// Makes sure the server has the image, and has it loaded under `handle`. Blocks. The result is the server's driver's.
-// After CUDA_SUCCESS `along` is under way, after anything else it is not. `meanwhile` is run while the server loads.
+// Makes sure that the server has the image, and has it loaded under `handle`. Blocks. Returns the result of the
+// server's driver. After CUDA_SUCCESS `along` is under way, after any error it is not. `meanwhile` runs while the
+// server loads.
 CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t handle, const LoadOptions& options,
                     FunctionQuestions* along = nullptr, const std::function<void()>& meanwhile = {});
-// Loads a library that has not been used yet; `state.mutex` must be held. `along` may be under way afterwards if it is
-// CUDA_SUCCESS.
+// Loads a library that has not been used yet. After CUDA_SUCCESS `along` may be under way. Lock: state.mutex.
 CUresult ensure_loaded(const Caller& caller, ModuleState& state, FunctionQuestions* along = nullptr);
 
-// Finds a function or kernel by name, asking the server the first time. Takes state.mutex.
+// Finds a function or kernel by name; the first look-up sends a request. Takes state.mutex.
 CUresult find_function(const Caller& caller, ModuleState& state, std::string_view name, FunctionState*& out);
-// Before any use of the function's parameters: searches for them in its image, and asks the server if it could not
-// report them with the function. CUDA_ERROR_INVALID_IMAGE: the image does not contain them, and the server claims more
-// than any kernel has.
+// Called before any use of the function's parameters: searches for them in its image, and asks the server if it could
+// not report them with the function. CUDA_ERROR_INVALID_IMAGE: the image does not contain them, and the server claims
+// more than any kernel has.
 CUresult know_parameters(const Caller& caller, FunctionState& function);
-// How they are read then.
+// Returns how the client reads the program's values of these parameters.
 Reading reading_of(const Caller& caller, const FunctionState& function) noexcept;
-// As find_function() for each of these names, kPrefetchedKernelsMax in one round trip.
+// Finds several functions, kPrefetchedKernelsMax in one round trip.
 CUresult find_functions(const Caller& caller, ModuleState& state, std::span<const std::string> names,
                         std::vector<FunctionState*>& out);
-// All names, then all functions. Takes state.mutex.
+// Stores the names of all functions. Takes state.mutex.
 CUresult list_names(const Caller& caller, ModuleState& state, std::vector<std::string>& out);
-// Takes state.mutex. `managed`: cuLibraryGetManaged.
+// Finds a variable; `managed`: for cuLibraryGetManaged. Takes state.mutex.
 CUresult find_variable(const Caller& caller, ModuleState& state, std::string_view name, bool managed, Variable& out);
 
-// Takes a module or library out of all tables; its handle and those of its functions end. Its memory lives on for a
-// while, because other threads may be using a handle that they looked up before: kRetiredModules more must end first.
+// Removes a module or library from all tables; its handle and those of its functions end. Its memory is kept for a
+// while, because other threads may be using a handle that they looked up before: it is freed after kRetiredModules more
+// have ended.
 void retire_module(ModuleState* state) noexcept;
 inline constexpr size_t kRetiredModules = 256;
 
-// One CUfunction_attribute of a function on a device of the program; asks the server the first time.
+// Stores one CUfunction_attribute of a function on a device of the program; the first query sends a request.
 CUresult function_attribute(const Caller& caller, FunctionState& function, unsigned attribute, int device, int& value);
 
-// The caller that a question about this module should come from: its own context for a module, the current one for a
-// library.
+// Returns the caller for a request about this module: its own context for a module, the current one for a library.
 Caller caller_for(const Caller& caller, const ModuleState& state) noexcept;
 
 }  // namespace gpuwire::client

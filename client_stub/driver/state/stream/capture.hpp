@@ -1,6 +1,6 @@
-// Stream capture as the program sees it. The server's driver captures; the stub mirrors which streams take part,
-// because programs ask that in nearly every call, and applies the rules about modes and threads, which the server
-// cannot: all threads of the program are one there.
+// The program's view of stream capture. The server's driver captures. The client records which streams take part,
+// because programs query that in nearly every call, and applies the rules about modes and threads, which the server
+// cannot: to the server all threads of the program are one.
 #pragma once
 
 #include <cuda.h>
@@ -25,7 +25,8 @@ struct StreamState;
 struct CaptureAnswer {
   uint64_t graph = 0;
   std::vector<CUgraphNode> nodes;
-  std::vector<CUgraphEdgeData> edges;  // empty: plain ones
+  // Empty if all edges are plain.
+  std::vector<CUgraphEdgeData> edges;
 
   bool edges_matter() const {
     auto matters = [](const CUgraphEdgeData& edge) { return edge.from_port || edge.to_port || edge.type; };
@@ -36,14 +37,20 @@ struct CaptureAnswer {
 struct Capture {
   uint64_t id = 0;
   ContextState* context = nullptr;
-  uint64_t origin = 0;    // wire stream
-  bool blocking = false;  // one of its streams synchronises with the NULL stream
+  // The wire handle of the stream in which the capture began.
+  uint64_t origin = 0;
+  // One of the capture's streams synchronises with the NULL stream.
+  bool blocking = false;
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  uint64_t thread = 0;      // ThreadState::number
-  CUgraph graph = nullptr;  // cuStreamBeginCaptureToGraph: the program's own
+  // ThreadState::number of the thread that began the capture.
+  uint64_t thread = 0;
+  // The program's own graph (cuStreamBeginCaptureToGraph).
+  CUgraph graph = nullptr;
   bool invalidated = false;
-  uint64_t told_graph = 0;                 // the handle that the program was given for the graph, 0: none
-  std::map<uint64_t, CaptureAnswer> told;  // by wire stream
+  // The handle of the graph that the program was given; 0: none.
+  uint64_t told_graph = 0;
+  // The answers that the program got, by wire stream.
+  std::map<uint64_t, CaptureAnswer> told;
 };
 
 // The captures under way in the contexts of one session. Any thread; one leaf lock.
@@ -53,36 +60,39 @@ class Captures final : public SessionPart {
 
   // --- rules, as measured on driver 580 ----------------------------------------------------------------------------
 
-  // ACTIVE or INVALIDATED for a stream that takes part in a capture, else NONE.
+  // Returns ACTIVE or INVALIDATED for a stream that takes part in a capture, else NONE.
   CUstreamCaptureStatus status(const StreamState& stream) noexcept;
-  // Work recorded by an event is waited for by a stream: it joins the event's capture (0: none). False: that is over.
+  // Adds a stream to a capture (0: none), because it waits for an event that was recorded there. Returns false if the
+  // capture has ended.
   bool join(StreamState& stream, uint64_t capture) noexcept;
-  // The stream's capture, if it takes part in one, can only end in an error from here on.
+  // Invalidates the stream's capture, if it takes part in one: the capture can then only end in an error.
   void invalidate(const StreamState& stream) noexcept;
-  bool invalidate(uint64_t capture) noexcept;  // false: it is over, or was invalid already
+  // Returns false if the capture has ended, or was invalid already.
+  bool invalidate(uint64_t capture) noexcept;
 
-  // For work sent to this stream of the context. CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: it is the NULL stream, and one
-  // that synchronises with it captures, which becomes invalid; CUDA_ERROR_STREAM_CAPTURE_INVALIDATED: it takes part in
-  // an invalid capture.
+  // Checks work for this stream of the context. CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: it is the NULL stream, and a stream
+  // that synchronises with it captures; that capture becomes invalid. CUDA_ERROR_STREAM_CAPTURE_INVALIDATED: the stream
+  // takes part in an invalid capture.
   CUresult permit_work(ContextState& context, uint64_t wire_stream) noexcept;
-  // For calls that wait for all of a context. CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED while something of it is captured,
-  // which becomes invalid. Streams of its green contexts do not count, though it is waited for them, too.
+  // Checks a call that waits for all work of a context. CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: work of the context is
+  // being captured; the captures become invalid. Streams of its green contexts do not count, although the call waits
+  // for them, too.
   CUresult permit_synchronisation(ContextState& context) noexcept;
-  // A stream waits for an event that was recorded in the capture `from` (0: in none). Not success: the captures are
-  // invalid, but for CUDA_ERROR_INVALID_VALUE (`from` is over).
+  // Checks a stream's wait for an event that was recorded in the capture `from` (0: in none). After an error the
+  // captures are invalid, except for CUDA_ERROR_INVALID_VALUE (`from` has ended).
   CUresult permit_wait(const StreamState& stream, uint64_t from, bool recorded) noexcept;
-  // For calls that CUDA forbids while a capture may notice them (allocating memory, for one). Success, or
-  // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and then the captures in question are invalid. Costs one atomic load while
+  // Checks a call that CUDA forbids during captures, such as an allocation of memory. Returns success, or
+  // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, which makes the captures in question invalid. Costs one atomic load while
   // nothing is captured.
   CUresult permit_unsafe_call() noexcept;
-  // Is anything captured? Costs one atomic load.
+  // Returns whether anything is captured. Costs one atomic load.
   bool any() const noexcept { return count_.load(std::memory_order_relaxed) != 0; }
-  // Is there no capture in the server's driver, either, at a frame that is sent now? With the send lock held, or where
-  // later captures have to see the caller's action.
+  // Returns whether the server's driver has no capture either when a frame that is sent now arrives. Lock: the send
+  // lock, unless later captures have to see the caller's action.
   bool none() const noexcept {
     return count_.load(std::memory_order_acquire) == 0 && changing_.load(std::memory_order_acquire) == 0;
   }
-  // Around the frames by which the server's driver begins a capture, or ends one.
+  // Exists around the frames by which the server's driver begins a capture, or ends one.
   class Changing {
    public:
     explicit Changing(Captures& captures) noexcept : captures_(captures) {
@@ -95,23 +105,23 @@ class Captures final : public SessionPart {
    private:
     Captures& captures_;
   };
-  // Is it under way, if only invalid by now?
+  // Returns whether the capture is under way, even if it is invalid.
   bool is_active(uint64_t capture) noexcept;
-  // Is this the graph of a capture under way?
+  // Returns whether the graph is that of a capture under way.
   bool has_graph(uint64_t graph) noexcept;
 
   // --- which there are ---------------------------------------------------------------------------------------------
 
-  // A capture has begun; `capture.id` is chosen here. CUDA_ERROR_OUT_OF_MEMORY.
+  // Adds a capture that has begun, and chooses its id. May return CUDA_ERROR_OUT_OF_MEMORY.
   CUresult add(Capture capture, StreamState& origin) noexcept;
-  // Takes the capture out, and all streams with it.
+  // Removes the capture and its streams.
   void remove(const Capture& capture) noexcept;
-  // The context's captures end with it.
+  // Removes the captures of a context that ends.
   void remove_of(ContextState& context) noexcept;
-  // A copy of the one that the stream takes part in. False: none.
+  // Copies the capture in which the stream takes part. Returns false if there is none.
   bool find(const StreamState& stream, Capture& out);
-  // Stores the program's view of a capture in this stream, and shows it to `tell`: valid until the stream's next such
-  // call (CUDA driver API, cuStreamGetCaptureInfo). False: the capture is over.
+  // Stores the program's view of a capture in this stream, and passes it to `visit`. The view is valid until the
+  // stream's next such call (CUDA driver API, cuStreamGetCaptureInfo). Returns false if the capture has ended.
   template <class Visit>
   bool keep(uint64_t capture, uint64_t wire_stream, CaptureAnswer told, Visit&& visit) {
     MutexLock lock(mutex_);
@@ -125,23 +135,25 @@ class Captures final : public SessionPart {
   }
 
   void ended(SessionEnd) noexcept override {}      // calls fail before they ask
-  void after_fork_in_child() noexcept override {}  // nobody there asks
+  void after_fork_in_child() noexcept override {}  // a child does not use it
 
  private:
   Capture* find(uint64_t id) noexcept REQUIRES(mutex_);
 
   Mutex mutex_;
-  std::vector<Capture> active_ GUARDED_BY(mutex_);  // a handful
-  // active_.size(), for the check that nothing is captured; relaxed: a capture that another thread is just starting may
-  // or may not be seen. Stored with release for none(): a thread that sees that a capture is out sees changing_ from
-  // before.
+  // There are only a few.
+  std::vector<Capture> active_ GUARDED_BY(mutex_);
+  // The size of active_, for the check that nothing is captured. Relaxed there: a capture that another thread is just
+  // starting may or may not be seen. Stored with release for none(): a thread that sees that a capture has been removed
+  // sees the earlier value of changing_.
   std::atomic<uint32_t> count_{0};
   std::atomic<uint32_t> changing_{0};
 };
 
-// The same for a call that has not been entered yet: it reports its other faults itself.
+// Checks a call that has not been entered yet, as Captures::permit_unsafe_call() does; the call itself reports its
+// other faults.
 CUresult permit_unsafe_call() noexcept;
-// The same for calls that a context that has failed answers with its error, whatever is captured.
+// The same for calls for which a context with a fault returns its error, whatever is captured.
 CUresult permit_unless_failed() noexcept;
 
 }  // namespace gpuwire::client

@@ -10,8 +10,8 @@
 
 namespace gpuwire::client {
 
-// The call belongs to the event's context. A look-up: sends nothing. `error`: not success: return it, and nothing else
-// is set.
+// Looks the event up; the call belongs to the event's context. Sends nothing. If `error` is not success, it is the
+// call's result, and nothing else is set.
 struct EventCall {
   Caller caller;
   EventState* state = nullptr;

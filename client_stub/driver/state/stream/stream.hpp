@@ -90,12 +90,13 @@ uint64_t create_event_handle(ServerSession* session, ContextState* context) noex
 bool forget_stream_handle(uint64_t handle) noexcept;
 bool forget_event_handle(uint64_t handle) noexcept;
 
-// All work that was sent to the context up to `sequence` is done, and the program learns of it (a context was
-// synchronised).
+// Notes that all work that was sent to the context up to `sequence` is done, and that the program learns of it (a
+// context was synchronised).
 void note_context_done(ContextState& context, uint64_t sequence) noexcept;
-// As above, for one stream of a context of this session.
+// The same for one stream of a context of this session.
 void note_stream_done(ServerSession& session, StreamState& stream, uint64_t sequence) noexcept;
-// This record of the event is done, and with it the earlier work of its stream. The program does not learn of it.
+// Notes that this record of the event is done, and with it the earlier work of its stream. The program does not learn
+// of it.
 void note_event_done(EventState& event, uint64_t record) noexcept;
 // Returns whether all work in the stream, or in the context, is known to be done.
 bool stream_idle(const StreamState& stream) noexcept;
@@ -120,11 +121,11 @@ NewestRecord newest_record(const EventState& event) noexcept;
 // Returns whether the newest record of the event is known to be done, or there was none. Always false for a shared
 // event.
 bool event_done(const EventState& event) noexcept;
-// A call of the client records the event with this frame; `capture` is that of the stream, 0: none. `after_all`: the
-// record waits for all earlier work of the stream; an event in a launch's attributes may not.
+// Notes that a call of the client records the event with this frame; `capture` is that of the stream, 0: none.
+// `after_all`: the record waits for all earlier work of the stream; an event in a launch's attributes may not.
 void note_record(const Caller& caller, EventState& event, uint64_t wire_stream, uint64_t capture, uint64_t sequence,
                  bool after_all = true) noexcept;
-// No stream: for records whose completion a NULL stream's progress does not prove.
+// Stands for no stream, in records whose completion a NULL stream's progress does not prove.
 inline constexpr uint64_t kNoStream = ~uint64_t(0);
 
 }  // namespace gpuwire::client

@@ -1,7 +1,7 @@
-// What earlier programs of the user have asked about the occupancy of an image's functions: all of it that is about one
-// function is asked together with the first question about it. CUDA's libraries find out in this way how a card groups
-// its multiprocessors: dozens of questions in a row about an empty kernel, each with another cluster. What is set for a
-// function changes the answers, so each question is known with what had been set (OccupancyState::name).
+// The questions of earlier programs of the user about the occupancy of an image's functions. All questions about one
+// function are sent together with the first. CUDA's libraries find out in this way how a card groups its
+// multiprocessors: dozens of questions in a row about an empty kernel, each with another cluster. Settings of a
+// function change the answers, so each question is recorded with the settings (OccupancyState::name).
 #pragma once
 
 #include <cstdint>
@@ -18,22 +18,25 @@
 
 namespace gpuwire::client {
 
-inline constexpr size_t kPrefetchedOccupancyQuestionsMax = 64;  // about one function
-inline constexpr size_t kProfiledOccupancyQuestionsMax = 512;   // about all functions of an image
-inline constexpr size_t kPrefetchedOccupancyStatesMax = 8;      // of one function, besides that in which nothing is set
+// About one function.
+inline constexpr size_t kPrefetchedOccupancyQuestionsMax = 64;
+// About all functions of an image.
+inline constexpr size_t kProfiledOccupancyQuestionsMax = 512;
+// Of one function, besides the state without settings.
+inline constexpr size_t kPrefetchedOccupancyStatesMax = 8;
 
 // The section "occupancy" of one image: a line for each question. Any thread. Lock: mutex_, held around the store's.
 class ProfiledOccupancyQuestions {
  public:
   explicit ProfiledOccupancyQuestions(std::shared_ptr<WarmStart> image) : image_(std::move(image)) {}
 
-  // What was asked about a function in a state, for whoever asks about it first; nothing for the others.
+  // Returns the recorded questions about a function in a state for the first caller, and nothing for later ones.
   std::vector<OccupancyQuestion> ahead(std::string_view function, std::string_view state);
-  // In which states something was asked, of those that are certain and in which something is set.
+  // Returns the recorded states of a function that are certain and have settings.
   std::vector<std::string> states(std::string_view function);
 
-  // The program has asked the server. One question about a function is worth knowing, too: it comes with the function
-  // where that comes ahead of the program (prefetched_images.hpp).
+  // Records a question that the program has sent to the server. A single question about a function is worth its record,
+  // too: it is sent with the function when that is prefetched (prefetched_images.hpp).
   void asked(std::string_view function, std::string_view state, const OccupancyQuestion& question);
 
  private:

@@ -1,4 +1,4 @@
-// The store of what a user's programs write down about an image or a program, so that the next ones start faster.
+// The store of facts about images and programs that a user's programs write, so that the next ones start faster.
 #pragma once
 
 #include <array>
