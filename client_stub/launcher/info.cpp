@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "client/session_sends.hpp"
+#include "client_stub/session/no_notices.hpp"
 #include "client_stub/session/road.hpp"
 #include "schema/session.capnp.h"
 
@@ -19,15 +20,6 @@ using Clock = std::chrono::steady_clock;
 using client::Session;
 
 double seconds_since(Clock::time_point begun) { return std::chrono::duration<double>(Clock::now() - begun).count(); }
-
-// Nothing is posted, so no notice can arrive.
-class NoNotices final : public client::NoticeHandler {
- public:
-  void notice(wire::NoticeOrdinal, capnp::MessageReader&) override {}
-  client::BulkSink bulk_for(wire::NoticeOrdinal, capnp::MessageReader&, size_t) override { return {}; }
-  void bulk_stored(wire::NoticeOrdinal, capnp::MessageReader&, std::span<const std::byte>) override {}
-  void ended(CUresult, std::string_view) override {}
-};
 
 CUresult ping(Session& session) { return client::send::call_ping(session, 0, {}); }
 
@@ -95,7 +87,7 @@ CUresult measure(Session& session, const InfoOptions& options, WayFacts& way) {
 }  // namespace
 
 tl::expected<Info, std::string> gather_info(const InfoOptions& options) {
-  NoNotices notices;
+  client::NoNotices notices;
   std::unique_ptr<Session> session;
   std::string error;
   auto begun = Clock::now();

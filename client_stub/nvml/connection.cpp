@@ -10,6 +10,7 @@
 #include "client/session_sends.hpp"
 #include "client_stub/driver/process/log_stderr.hpp"
 #include "client_stub/session/environment.hpp"
+#include "client_stub/session/no_notices.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
 
@@ -19,15 +20,6 @@ namespace {
 constexpr size_t kKeptMax = 4096;
 
 constinit DeviceObject g_devices[kDevicesMax];
-
-// A management session gets no notices.
-class NoNotices final : public client::NoticeHandler {
- public:
-  void notice(wire::NoticeOrdinal, capnp::MessageReader&) override {}
-  client::BulkSink bulk_for(wire::NoticeOrdinal, capnp::MessageReader&, size_t) override { return {}; }
-  void bulk_stored(wire::NoticeOrdinal, capnp::MessageReader&, std::span<const std::byte>) override {}
-  void ended(CUresult, std::string_view) override {}
-};
 
 struct State {
   std::mutex mutex;
@@ -60,7 +52,7 @@ int connect(State& own) {
   std::string error =
       "no server: set GPUWIRE_SERVER=HOST:PORT, or start the program with 'gpuwire run --server HOST:PORT -- PROGRAM'";
   std::unique_ptr<client::Session> session;
-  static auto* const notices = new NoNotices;
+  static auto* const notices = new client::NoNotices;
   bool connected =
       server && *server &&
       client::Session::connect(server, *notices, session, error, client::SessionKind::management) == CUDA_SUCCESS;
