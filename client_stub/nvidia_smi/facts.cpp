@@ -61,6 +61,15 @@ static_assert(sizeof(Pdi) == (sizes::nvmlPdi_v1 & 0xffffff));
 
 }  // namespace
 
+std::string time_now() {
+  std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  char text[64];
+  std::strftime(text, sizeof text, "%a %b %e %H:%M:%S %Y", &local);
+  return text;
+}
+
 std::string printed(const char* format, ...) {
   char text[256];
   va_list arguments;

@@ -13,6 +13,8 @@ inline constexpr size_t kTextBytes = 128;
 // "N/A", or the library's text for the status.
 Value unknown(const Card& card, int status);
 Value not_available(const Card& card);
+// The local time, as the tool prints it above its reports.
+std::string time_now();
 std::string printed(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
 // --- by the signature of the library's function; `Function` names it ------------------------------------------------
@@ -164,5 +166,43 @@ Value remapped_rows(const Card&, unsigned member);
 Value remapper_histogram(const Card&, unsigned member);
 Value repair_pending(const Card&, unsigned member);
 Value unrepairable_memory(const Card&);
+
+// --- the same with constant arguments, for tables -------------------------------------------------------------------
+
+// nvmlClockType_t.
+inline constexpr unsigned kGraphics = 0, kSm = 1, kMemoryClock = 2, kVideo = 3;
+
+template <unsigned kMember>
+Value sram(const Card& card) {
+  return sram_errors(card, kMember);
+}
+template <unsigned kKind, unsigned kCounter, unsigned kLocation>
+Value ecc(const Card& card) {
+  return ecc_errors(card, kKind, kCounter, kLocation);
+}
+template <unsigned long long kBit>
+Value reason(const Card& card) {
+  return clock_reason(card, kBit);
+}
+template <Name kFunction, unsigned kType>
+Value mhz(const Card& card) {
+  return clock(card, kFunction.text, kType);
+}
+template <unsigned kMember>
+Value rows_remapped(const Card& card) {
+  return remapped_rows(card, kMember);
+}
+template <bool kMemoryRate>
+Value use(const Card& card) {
+  return utilization(card, kMemoryRate);
+}
+template <int kWhich>
+Value encoding(const Card& card) {
+  return encoder(card, kWhich);
+}
+template <int kWhich>
+Value limit(const Card& card) {
+  return power_limit_constraint(card, kWhich);
+}
 
 }  // namespace gpuwire::nvidia_smi

@@ -9,54 +9,21 @@ namespace gpuwire::nvidia_smi {
 
 namespace {
 
-constexpr unsigned kGraphics = 0, kSm = 1, kMemoryClock = 2, kVideo = 3;  // nvmlClockType_t
 constexpr auto na = not_available;
 
-template <Name kFunction, unsigned kType>
-Value mhz(const Card& card) {
-  return clock(card, kFunction.text, kType);
-}
-template <unsigned long long kBit>
-Value reason(const Card& card) {
-  return clock_reason(card, kBit);
-}
 template <Name kFunction>
 Value reasons(const Card& card) {
   return clock_reasons(card, kFunction.text);
-}
-template <unsigned kKind, unsigned kCounter, unsigned kLocation>
-Value ecc(const Card& card) {
-  return ecc_errors(card, kKind, kCounter, kLocation);
 }
 template <unsigned kKind, unsigned kCounter>
 Value ecc_all(const Card& card) {
   return ecc_total(card, kKind, kCounter);
 }
 template <unsigned kMember>
-Value sram(const Card& card) {
-  return sram_errors(card, kMember);
-}
-template <unsigned kMember>
-Value rows_remapped(const Card& card) {
-  return remapped_rows(card, kMember);
-}
-template <unsigned kMember>
 Value banks(const Card& card) {
   Value value = remapper_histogram(card, kMember);
   value.unit = "";
   return value;
-}
-template <bool kMemoryRate>
-Value use(const Card& card) {
-  return utilization(card, kMemoryRate);
-}
-template <int kWhich>
-Value encoding(const Card& card) {
-  return encoder(card, kWhich);
-}
-template <int kWhich>
-Value limit(const Card& card) {
-  return power_limit_constraint(card, kWhich);
 }
 constexpr auto kEnabledCurrentMig = enabled_of_two<"nvmlDeviceGetMigMode", 0>;
 

@@ -1,7 +1,6 @@
 #include "client_stub/nvidia_smi/report.hpp"
 
 #include <algorithm>
-#include <ctime>
 
 #include "client_stub/nvidia_smi/facts.hpp"
 #include "client_stub/nvidia_smi/report_rows.hpp"
@@ -49,15 +48,6 @@ bool wanted(const char* section, const std::vector<std::string>& displays) {
            return section && std::string(display.section) == section &&
                   std::find(displays.begin(), displays.end(), display.word) != displays.end();
          });
-}
-
-std::string now_text() {
-  std::time_t now = std::time(nullptr);
-  std::tm local{};
-  localtime_r(&now, &local);
-  char text[64];
-  std::strftime(text, sizeof text, "%a %b %e %H:%M:%S %Y", &local);
-  return text;
 }
 
 std::string line(int depth, const std::string& label, const std::string& value) {
@@ -120,7 +110,7 @@ bool display_exists(const std::string& display) {
 std::string report_text(const Library& library, const std::vector<Card>& cards,
                         const std::vector<std::string>& displays) {
   std::string out = "\n==============NVSMI LOG==============\n\n";
-  out += line(0, "Timestamp", now_text());
+  out += line(0, "Timestamp", time_now());
   out += line(0, "Driver Version", driver_version(nobody(library)).text);
   out += line(0, "CUDA Version", cuda_version(nobody(library)).text) + "\n";
   out += line(0, "Attached GPUs", std::to_string(cards.empty() ? 0u : cards.front().count));
@@ -144,7 +134,7 @@ std::string report_xml(const Library& library, const std::vector<Card>& cards) {
       "<?xml version=\"1.0\" ?>\n"
       "<!DOCTYPE nvidia_smi_log SYSTEM \"nvsmi_device_v13.dtd\">\n"
       "<nvidia_smi_log>\n";
-  out += element(1, "timestamp", now_text());
+  out += element(1, "timestamp", time_now());
   out += element(1, "driver_version", driver_version(nobody(library)).text);
   out += element(1, "cuda_version", cuda_version(nobody(library)).text);
   out += element(1, "attached_gpus", std::to_string(cards.empty() ? 0u : cards.front().count));

@@ -6,29 +6,8 @@ namespace gpuwire::nvidia_smi {
 
 namespace {
 
-constexpr unsigned kGraphics = 0, kSm = 1, kMemoryClock = 2, kVideo = 3;  // nvmlClockType_t
 constexpr auto na = not_available;
 
-template <unsigned kMember>
-Value sram(const Card& card) {
-  return sram_errors(card, kMember);
-}
-template <unsigned kKind, unsigned kCounter, unsigned kLocation>
-Value ecc(const Card& card) {
-  return ecc_errors(card, kKind, kCounter, kLocation);
-}
-template <unsigned long long kBit>
-Value reason(const Card& card) {
-  return clock_reason(card, kBit);
-}
-template <Name kFunction, unsigned kType>
-Value mhz(const Card& card) {
-  return clock(card, kFunction.text, kType);
-}
-template <unsigned kMember>
-Value rows_remapped(const Card& card) {
-  return remapped_rows(card, kMember);
-}
 template <unsigned kMember>
 Value banks(const Card& card) {
   return remapper_histogram(card, kMember);
@@ -37,21 +16,9 @@ template <unsigned kMember>
 Value repair(const Card& card) {
   return repair_pending(card, kMember);
 }
-template <bool kMemoryRate>
-Value use(const Card& card) {
-  return utilization(card, kMemoryRate);
-}
-template <int kWhich>
-Value encoding(const Card& card) {
-  return encoder(card, kWhich);
-}
 template <int kWhich>
 Value capturing(const Card& card) {
   return frame_buffer_capture(card, kWhich);
-}
-template <int kWhich>
-Value limit(const Card& card) {
-  return power_limit_constraint(card, kWhich);
 }
 template <Name kFunction>
 Value width(const Card& card) {

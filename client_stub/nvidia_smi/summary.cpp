@@ -1,7 +1,5 @@
 #include "client_stub/nvidia_smi/summary.hpp"
 
-#include <ctime>
-
 #include "client_stub/nvidia_smi/facts.hpp"
 
 namespace gpuwire::nvidia_smi {
@@ -17,15 +15,6 @@ std::string whole_watts(const Value& value) {
 }
 std::string mode(const Value& value) {
   return !value.known ? value.text.str() : value.text == "Enabled" ? "On" : "Off";
-}
-
-std::string now_text() {
-  std::time_t now = std::time(nullptr);
-  std::tm local{};
-  localtime_r(&now, &local);
-  char text[64];
-  std::strftime(text, sizeof text, "%a %b %e %H:%M:%S %Y       \n", &local);
-  return text;
 }
 
 // Uncorrected volatile errors; "Off" for a device that does not count them.
@@ -58,7 +47,7 @@ std::string card_rows(const Card& card) {
 std::string summary(const Library& library, const std::vector<Card>& cards) {
   Card nobody{library, nullptr, 0, 0};
   std::string driver = driver_version(nobody).text;
-  std::string out = now_text();
+  std::string out = time_now() + "       \n";
   out += "+-----------------------------------------------------------------------------------------+\n";
   out += printed("| NVIDIA-SMI %-23sDriver Version: %-15sCUDA Version: %-9s|\n", driver.c_str(), driver.c_str(),
                  cuda_version(nobody).text.c_str());
