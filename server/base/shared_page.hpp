@@ -38,6 +38,11 @@ class SharedPage {
   static tl::expected<SharedPage, std::string> create();
   // Maps a page that this end has received. The error describes the fault.
   static tl::expected<SharedPage, std::string> map(OwnedDescriptor descriptor);
+  // Maps a page that this end may have received. Without a descriptor, the result is no page.
+  static tl::expected<SharedPage, std::string> map_if_any(OwnedDescriptor descriptor) {
+    if (!descriptor) return SharedPage();
+    return map(std::move(descriptor));
+  }
 
   SharedPage() = default;
   SharedPage(SharedPage&& other) noexcept

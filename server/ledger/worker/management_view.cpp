@@ -39,13 +39,9 @@ tl::expected<std::unique_ptr<ManagementView>, std::string> ManagementView::open(
                                                                                 std::span<const nvmlDevice> devices) {
   auto mapping = SharedPage<TenantPage>::map(std::move(page));
   if (!mapping) return tl::unexpected(mapping.error());
-  SharedPage<UserPage> of_users;
-  if (users) {
-    auto mapped = SharedPage<UserPage>::map(std::move(users));
-    if (!mapped) return tl::unexpected(mapped.error());
-    of_users = std::move(*mapped);
-  }
-  return std::unique_ptr<ManagementView>(new ManagementView(std::move(*mapping), std::move(of_users), spec, devices));
+  auto of_users = SharedPage<UserPage>::map_if_any(std::move(users));
+  if (!of_users) return tl::unexpected(of_users.error());
+  return std::unique_ptr<ManagementView>(new ManagementView(std::move(*mapping), std::move(*of_users), spec, devices));
 }
 
 ManagementView::ManagementView(SharedPage<TenantPage> page, SharedPage<UserPage> users, const SessionSpec& spec,

@@ -22,12 +22,8 @@ tl::expected<std::unique_ptr<WorkerLedger>, std::string> WorkerLedger::open(Owne
                                                                             ipc::BlockingRequests& requests) {
   auto mapping = SharedPage<TenantPage>::map(std::move(page));
   if (!mapping) return tl::unexpected(mapping.error());
-  SharedPage<UserPage> of_users;
-  if (users) {
-    auto mapped = SharedPage<UserPage>::map(std::move(users));
-    if (!mapped) return tl::unexpected(mapped.error());
-    of_users = std::move(*mapped);
-  }
+  auto of_users = SharedPage<UserPage>::map_if_any(std::move(users));
+  if (!of_users) return tl::unexpected(of_users.error());
   if (spec.ledger_slot == kLeftSlot || spec.ledger_slot >= kPageSlotsMax)
     return tl::unexpected(fmt::format("slot {} of the tenant's page", spec.ledger_slot));
   for (const SessionSpec::Device& device : spec.devices) {
@@ -35,7 +31,7 @@ tl::expected<std::unique_ptr<WorkerLedger>, std::string> WorkerLedger::open(Owne
       return tl::unexpected(fmt::format("device {}: a server has {} at most", device.index, kPageDevicesMax));
   }
   return std::unique_ptr<WorkerLedger>(
-      new WorkerLedger(std::move(*mapping), std::move(of_users), spec, driver, software, broker, requests));
+      new WorkerLedger(std::move(*mapping), std::move(*of_users), spec, driver, software, broker, requests));
 }
 
 WorkerLedger::WorkerLedger(SharedPage<TenantPage> page, SharedPage<UserPage> users, const SessionSpec& spec,
