@@ -47,8 +47,6 @@ class Outgoing {
   // Undoes the appending of a thread that has left begin(), commit() or the code between them by siglongjmp(). Returns
   // false if the thread was not appending.
   bool take_back_from_left_call();
-  // Returns the sequence of the frame under construction, or of the next one. Lock: the link's.
-  uint64_t next_sequence() const { return next_sequence_; }
   // Appends a goodbye and sends it with everything before it, if no thread has the lock or is inside the connection.
   // `receives`: the calling thread has the receive role.
   void try_goodbye(bool receives);

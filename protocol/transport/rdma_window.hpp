@@ -64,7 +64,6 @@ class Outgoing {
 
   uint64_t sent() const { return sent_; }
   uint64_t messages() const { return messages_; }
-  bool all_released() const { return released_messages_ == messages_; }
 
  private:
   struct Slot {

@@ -13,10 +13,6 @@ namespace {
 constexpr double kCoordinateMax = 1 << 30;  // larger coordinates are equally far outside
 constexpr double kFractionSteps = 256;      // filter weights have 8 fractional bits
 
-struct Texel {
-  float value[4] = {};
-};
-
 // The two texels between which a coordinate is. Without a filter, both are the same texel.
 struct Axis {
   int64_t index[2] = {0, 0};
