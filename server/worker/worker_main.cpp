@@ -218,7 +218,7 @@ std::unique_ptr<ChunkStore> open_chunks(ipc::SessionDescriptors& descriptors, co
                                       uncharged_bytes, std::move(count));
 }
 
-// The ways, besides TCP, by which a client may continue its connection.
+// The RDMA fabric, to which clients may ask to switch their connections.
 struct Rdma {
   std::shared_ptr<transport::RdmaFabric> fabric;
   // The reason why there is no fabric.

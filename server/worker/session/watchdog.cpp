@@ -38,7 +38,7 @@ void Watchdog::begin_grace() { signal(wake_); }
 
 void Watchdog::broker_full() { signal(changed_); }
 
-bool Watchdog::hear_broker() {
+bool Watchdog::read_broker() {
   broker_.drain();
   std::optional<ipc::Message> said;
   switch (broker_.try_receive(said)) {
@@ -145,7 +145,7 @@ void Watchdog::watch() {
       uint64_t count = 0;
       [[maybe_unused]] ssize_t got = ::read(changed_.get(), &count, sizeof count);
     }
-    if (watched[0].revents) ending = hear_broker();
+    if (watched[0].revents) ending = read_broker();
     if (watched[1].revents && closed(connection)) ending = true;
     if (watched[2].revents) ending = true;
     if (time_left() == 0) {

@@ -20,17 +20,20 @@ namespace gpuwire::server {
 // outlives its connection gets the time that is passed to detached().
 class Watchdog {
  public:
-  static constexpr int kExitOverdue = 3;  // the process's exit code when the watchdog had to end it
+  // The process's exit code if the watchdog had to end it.
+  static constexpr int kExitOverdue = 3;
 
-  // Called on the watchdog's thread; none may block. `stop`: the broker ends the session, once. `gone`: the client has
-  // closed its side, once. `hung_up`: the client has closed its side in a session that outlives its connection, once
-  // for each connection. `grace_over`: the grace period of a lost connection is over, once. `on_message`: all other
-  // messages of the broker.
+  // The session's part, called on the watchdog's thread; no function may block.
   struct Hooks {
+    // The broker ends the session. Called once.
     std::function<void(StopOrder order)> stop;
+    // The client has closed its side. Called once.
     std::function<void()> gone;
+    // The client has closed its side in a session that outlives its connection. Called once for each connection.
     std::function<void()> hung_up;
+    // The grace period of a lost connection is over. Called once.
     std::function<void()> grace_over;
+    // The broker has sent another message.
     std::function<void(ipc::Message)> on_message;
     // Called every kExecutorPollMs while there is a connection whose end may follow unread bytes; empty: the end is
     // seen despite unread bytes.
@@ -43,8 +46,9 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
   ~Watchdog();
 
+  // Starts the last kEndGraceMs of the process.
   void begin_grace();
-  // Any thread; does not block.
+  // Notifies the watchdog that a message for the broker waits for room. Any thread; does not block.
   void broker_full();
 
   // From now on the connection's end does not end the session, and `poll` is called periodically: it returns the time
@@ -52,30 +56,35 @@ class Watchdog {
   void outlive_connections(std::function<std::chrono::nanoseconds()> poll = {});
   // Starts the grace period of a lost connection.
   void detached(uint32_t grace_ms);
+  // Ends the grace period: the session has a new connection.
   void attached(std::shared_ptr<transport::Transport> connection);
 
  private:
   void watch();
-  // Milliseconds until the deadline; -1: there is none.
+  // Returns the milliseconds until the deadline, or -1 if there is none.
   int time_left();
   // Calls `poll_` if it is due. Returns the milliseconds until its next call; -1: never.
   int poll();
   // Calls hooks_.poll_executor if it is due. Returns the milliseconds until the next call; -1: never.
   int poll_executor(bool connected);
-  // Handles the client's closing of its side. True: the process has to end.
+  // Handles the client's closing of its side. Returns whether the process has to end.
   bool closed(const std::shared_ptr<transport::Transport>& connection);
-  // Reads the broker's messages. True: the process has to end.
-  bool hear_broker();
+  // Reads the broker's messages. Returns whether the process has to end.
+  bool read_broker();
 
   ipc::Channel& broker_;
   const Hooks hooks_;
   Mutex mutex_;
-  std::shared_ptr<transport::Transport> connection_ GUARDED_BY(mutex_);  // null: its end has been seen
+  // Null if its end has been seen.
+  std::shared_ptr<transport::Transport> connection_ GUARDED_BY(mutex_);
   bool outlives_ GUARDED_BY(mutex_) = false;
   std::optional<std::chrono::steady_clock::time_point> deadline_ GUARDED_BY(mutex_);
-  std::function<std::chrono::nanoseconds()> poll_;  // set before outlives_, used by the thread when it has seen that
-  std::chrono::steady_clock::time_point executor_poll_{};  // the thread's: when the next one is due
-  OwnedDescriptor changed_;  // an eventfd: for changes under the mutex, and for messages that wait for the broker
+  // Set before outlives_, and used by the thread when it has seen that.
+  std::function<std::chrono::nanoseconds()> poll_;
+  // The time of the thread's next check of the executor.
+  std::chrono::steady_clock::time_point executor_poll_{};
+  // An eventfd for changes under the mutex, and for messages that wait for the broker.
+  OwnedDescriptor changed_;
   OwnedDescriptor wake_;
   OwnedDescriptor quit_;
   std::thread thread_;
