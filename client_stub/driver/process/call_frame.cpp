@@ -10,27 +10,25 @@
 namespace gpuwire::client {
 
 thread_local constinit CallFrame* t_frame __attribute__((tls_model("initial-exec"))) = nullptr;
+thread_local constinit StackPlace t_frame_place __attribute__((tls_model("initial-exec"))) = {0, nullptr};
 thread_local constinit bool t_uncancelled __attribute__((tls_model("initial-exec"))) = false;
 
 namespace {
 
-// A walk up the stack to the function whose frame contains `address`.
+// A walk up the stack to the stack frame that begins at `begins_at`.
 struct Walk {
-  uintptr_t address, below = 0;
-  bool found = false;
-  uintptr_t returns_to = 0;  // the return address of that function
+  uintptr_t begins_at;
+  // The beginning of the last stack frame that the walk has reached, and the return address of its function.
+  uintptr_t reached = 0, returns_to = 0;
 };
 
+// Called with the context of each caller, which has the beginning of its callee's stack frame, and the address in the
+// caller to which the callee returns.
 _Unwind_Reason_Code step(_Unwind_Context* context, void* user) {
   auto& walk = *static_cast<Walk*>(user);
-  if (walk.found) {
-    walk.returns_to = _Unwind_GetIP(context);
-    return _URC_END_OF_STACK;
-  }
-  const uintptr_t above = _Unwind_GetCFA(context);
-  walk.found = walk.below && walk.below <= walk.address && walk.address < above;
-  walk.below = above;
-  return _URC_NO_REASON;
+  walk.reached = _Unwind_GetCFA(context);
+  walk.returns_to = _Unwind_GetIP(context);
+  return walk.reached == walk.begins_at ? _URC_END_OF_STACK : _URC_NO_REASON;
 }
 
 bool on_signal_stack() noexcept {
@@ -40,16 +38,17 @@ bool on_signal_stack() noexcept {
 
 }  // namespace
 
-// Later calls reuse the memory of an abandoned stack and may not have overwritten the mark, so the stack itself shows
-// whether the frame exists. A walk ends early at code without unwind tables; the frame then counts as existing, because
-// the call may continue. If the frame lies below the current stack, the call has left it, unless a handler runs on its
-// own stack.
-bool CallFrame::is_there() const noexcept {
-  if (*static_cast<const volatile uint64_t*>(&mark_) != mark_of(this)) return false;
-  Walk walk{.address = reinterpret_cast<uintptr_t>(this)};
+// The stack itself shows whether the outer call is in progress: a function with its return address has a stack frame at
+// the same place, and is not the function of this call. A walk ends early at code without unwind tables; the outer call
+// then counts as being in progress, because it may continue. If its place is below the current stack, the thread has
+// left it, unless a handler runs on its own stack.
+bool CallFrame::outer_is_there() const noexcept {
+  const StackPlace outer = t_frame_place;
+  if (outer.begins_at == place_.begins_at) return false;
+  Walk walk{.begins_at = outer.begins_at};
   _Unwind_Backtrace(step, &walk);
-  if (walk.found) return walk.returns_to == reinterpret_cast<uintptr_t>(returns_to_);
-  return walk.below <= walk.address || on_signal_stack();
+  if (walk.reached == outer.begins_at) return walk.returns_to == reinterpret_cast<uintptr_t>(outer.returns_to);
+  return walk.reached < outer.begins_at || on_signal_stack();
 }
 
 void CallFrame::hold() noexcept {
@@ -68,7 +67,7 @@ void CallFrame::enter_again() noexcept {
   // For an exit handler that runs after at_exit(), nothing is released: a walk up the stack takes locks that the
   // interrupted call may hold.
   if (absent_process() == CUDA_ERROR_DEINITIALIZED) return;
-  if (outer_ != this && outer_->is_there()) return;
+  if (outer_is_there()) return;
   outer_ = nullptr;
   t_frame = nullptr;
   if (t_uncancelled) let_cancel();

@@ -2,6 +2,7 @@
 // call, and a call that ends without a return releases everything that it held.
 #pragma once
 
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 
@@ -11,6 +12,15 @@ class CallFrame;
 // The thread's innermost call, or the call that the thread has left by siglongjmp(). Thread-local; a signal handler of
 // the program that calls exit() reads it on the same thread.
 extern thread_local constinit CallFrame* t_frame __attribute__((tls_model("initial-exec")));
+// The place of a function on its thread's stack: the address at which its stack frame begins (canonical frame address),
+// and its return address.
+struct StackPlace {
+  uintptr_t begins_at;
+  const void* returns_to;
+};
+// The place of t_frame's function. It is not read from the object, because later calls may reuse the memory of a call
+// that was left.
+extern thread_local constinit StackPlace t_frame_place __attribute__((tls_model("initial-exec")));
 // The client has disabled the thread's cancellation.
 extern thread_local constinit bool t_uncancelled __attribute__((tls_model("initial-exec")));
 
@@ -27,10 +37,15 @@ inline bool in_call() noexcept { return t_frame != nullptr; }
 class CallFrame {
  public:
   [[gnu::always_inline]] CallFrame() noexcept
-      : returns_to_(__builtin_return_address(0)), errno_at_(&errno), errno_(*errno_at_), outer_(t_frame) {
+      : place_{reinterpret_cast<uintptr_t>(__builtin_dwarf_cfa()), __builtin_return_address(0)},
+        errno_at_(&errno),
+        errno_(*errno_at_),
+        outer_(t_frame) {
     if (outer_) [[unlikely]]
       enter_again();
-    mark_ = mark_of(this);
+    t_frame_place = place_;
+    // A signal handler that runs between the two steps finds the outer call, or none, and a place that exists.
+    std::atomic_signal_fence(std::memory_order_release);
     t_frame = this;
   }
   CallFrame(const CallFrame&) = delete;
@@ -40,8 +55,9 @@ class CallFrame {
   // The last step, outside the destructor: with asynchronous cancellation the thread is cancelled here, by an unwinding
   // that no destructor lets through.
   void leave() {
-    mark_ = 0;
     t_frame = outer_;
+    if (outer_) [[unlikely]]
+      t_frame_place = outer_->place_;
     *errno_at_ = errno_;
     if (holds_cancellation_) let_cancel();
   }
@@ -52,19 +68,14 @@ class CallFrame {
   }
 
  private:
-  // Excludes values that the memory contains by chance.
-  static uint64_t mark_of(const CallFrame* frame) noexcept {
-    return reinterpret_cast<uintptr_t>(frame) ^ 0x9e3779b97f4a7c15u;
-  }
   void hold() noexcept;
   static void let_cancel();
   // The thread is in another call, or has left one.
   void enter_again() noexcept;
-  // Returns whether the call of this frame is still in progress, further up the calling thread's stack.
-  bool is_there() const noexcept;
+  // Returns whether the call before this one is still in progress, further up the thread's stack.
+  bool outer_is_there() const noexcept;
 
-  uint64_t mark_ = 0;
-  const void* const returns_to_;  // the return address of the frame's function
+  const StackPlace place_;
   int* const errno_at_;
   const int errno_;
   bool holds_cancellation_ = false;  // this call has disabled it
