@@ -59,40 +59,34 @@ constexpr bool is_failure(CUresult result) noexcept {
   return result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY && result != CUDA_ERROR_DEINITIALIZED;
 }
 
-// Runs the body with trace and statistics. Precondition: the thread is in a CallFrame.
+// Runs the body, maps exceptions to CUDA_ERROR_UNKNOWN, and writes the output of device code after a call that waits.
 template <class Body>
-inline CUresult run_body(const char* name, CallClass call_class, ArgumentPrinter print, const void* arguments,
-                         Body&& body) noexcept {
-  uint8_t entry = g_entry.load(std::memory_order_relaxed);
-  if (entry == 0) [[likely]] {
-    CUresult result = CUDA_ERROR_UNKNOWN;
-    try {
-      result = body();
-    } catch (...) {}
-    if (call_class == CallClass::called) write_device_output();
-    if (is_failure(result)) [[unlikely]]
-      note_failure(name, result);
-    return result;
-  }
-  HeldArguments held(entry, arguments);
-  if (!(entry & kObserved)) {
-    CUresult result = CUDA_ERROR_UNKNOWN;
-    try {
-      result = body();
-    } catch (...) {}
-    if (call_class == CallClass::called) write_device_output();
-    if (is_failure(result)) [[unlikely]]
-      note_failure(name, result);
-    return result;
-  }
-  uint64_t started = observe_begin();
+inline CUresult run_caught(CallClass call_class, Body&& body) noexcept {
   CUresult result = CUDA_ERROR_UNKNOWN;
   try {
     result = body();
   } catch (...) {}
   if (call_class == CallClass::called) write_device_output();
-  observe_end(started, name, call_class, result, print, arguments);
-  if (is_failure(result)) note_failure(name, result);
+  return result;
+}
+
+// Runs the body with trace and statistics. Precondition: the thread is in a CallFrame.
+template <class Body>
+inline CUresult run_body(const char* name, CallClass call_class, ArgumentPrinter print, const void* arguments,
+                         Body&& body) noexcept {
+  const uint8_t entry = g_entry.load(std::memory_order_relaxed);
+  CUresult result;
+  if (entry == 0) [[likely]] {
+    result = run_caught(call_class, body);
+  } else {
+    const HeldArguments held(entry, arguments);
+    const bool observed = (entry & kObserved) != 0;
+    const uint64_t started = observed ? observe_begin() : 0;
+    result = run_caught(call_class, body);
+    if (observed) observe_end(started, name, call_class, result, print, arguments);
+  }
+  if (is_failure(result)) [[unlikely]]
+    note_failure(name, result);
   return result;
 }
 
