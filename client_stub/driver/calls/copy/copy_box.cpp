@@ -1,5 +1,7 @@
 // Copies of rows and boxes: cuMemcpy2D and cuMemcpy3D in all their forms. All of them are converted to
 // three-dimensional copies.
+#include <bit>
+#include <cstddef>
 #include <cstring>
 
 #include "client/forward.hpp"
@@ -219,32 +221,14 @@ CUresult perform(const Caller& caller, const BoxCopy& copy, uint64_t wire_stream
 }
 
 CUDA_MEMCPY3D as_plain(const CUDA_MEMCPY3D& copy) { return copy; }
-// The contexts are omitted, because the addresses determine them (unified addressing).
+// The two structures differ only in the contexts, which lie in place of reserved members. The contexts are omitted,
+// because the addresses determine them (unified addressing).
 CUDA_MEMCPY3D as_plain(const CUDA_MEMCPY3D_PEER& from) {
-  CUDA_MEMCPY3D out{};
-  out.srcXInBytes = from.srcXInBytes;
-  out.srcY = from.srcY;
-  out.srcZ = from.srcZ;
-  out.srcLOD = from.srcLOD;
-  out.srcMemoryType = from.srcMemoryType;
-  out.srcHost = from.srcHost;
-  out.srcDevice = from.srcDevice;
-  out.srcArray = from.srcArray;
-  out.srcPitch = from.srcPitch;
-  out.srcHeight = from.srcHeight;
-  out.dstXInBytes = from.dstXInBytes;
-  out.dstY = from.dstY;
-  out.dstZ = from.dstZ;
-  out.dstLOD = from.dstLOD;
-  out.dstMemoryType = from.dstMemoryType;
-  out.dstHost = from.dstHost;
-  out.dstDevice = from.dstDevice;
-  out.dstArray = from.dstArray;
-  out.dstPitch = from.dstPitch;
-  out.dstHeight = from.dstHeight;
-  out.WidthInBytes = from.WidthInBytes;
-  out.Height = from.Height;
-  out.Depth = from.Depth;
+  static_assert(offsetof(CUDA_MEMCPY3D, reserved0) == offsetof(CUDA_MEMCPY3D_PEER, srcContext) &&
+                offsetof(CUDA_MEMCPY3D, reserved1) == offsetof(CUDA_MEMCPY3D_PEER, dstContext) &&
+                offsetof(CUDA_MEMCPY3D, Depth) == offsetof(CUDA_MEMCPY3D_PEER, Depth));
+  auto out = std::bit_cast<CUDA_MEMCPY3D>(from);
+  out.reserved0 = out.reserved1 = nullptr;
   return out;
 }
 
