@@ -101,8 +101,8 @@ void note_event_done(EventState& event, uint64_t record) noexcept;
 // Returns whether all work in the stream, or in the context, is known to be done.
 bool stream_idle(const StreamState& stream) noexcept;
 bool context_idle(const ContextState& context) noexcept;
-// Returns whether an operation that the stream gets now waits for no unfinished work but the stream's own, as far as the
-// client knows: neither for the NULL stream nor for the streams that synchronise with it. Otherwise the end of the
+// Returns whether an operation that the stream gets now waits for no unfinished work but the stream's own, as far as
+// the client knows: neither for the NULL stream nor for the streams that synchronise with it. Otherwise the end of the
 // operation proves the end of that work, so the operation must reach the server.
 bool waits_only_for_itself(const ContextState& context, const StreamState& stream) noexcept;
 // Returns whether other processes may record the event or wait for it. Its state is then unknown here, and a request
