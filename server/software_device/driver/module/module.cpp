@@ -89,7 +89,7 @@ CUresult cuModuleLoad(CUmodule* out, const char* path) {
 CUresult cuModuleUnload(CUmodule handle) {
   return with_any_context([&](Context& context) -> CUresult {
     const auto module = driver().modules.find(handle);
-    if (module == nullptr || module->library != nullptr) {
+    if (module == nullptr) {
       return CUDA_ERROR_INVALID_HANDLE;
     }
     if (const CUresult fault = context.fault(); fault != CUDA_SUCCESS) {
@@ -97,6 +97,9 @@ CUresult cuModuleUnload(CUmodule handle) {
     }
     if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
       return refused;
+    }
+    if (module->library != nullptr) {
+      return CUDA_ERROR_NOT_PERMITTED;
     }
     const auto owner = module->context().lock();
     if (owner.get() != &context) {

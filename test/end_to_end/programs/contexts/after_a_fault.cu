@@ -247,6 +247,7 @@ void libraries_and_modules(const Things& had) {
   ANSWERS(cuLibraryGetModule(&module, nullptr), CUDA_ERROR_INVALID_HANDLE);
   ANSWERS(cuLibraryGetGlobal(&address, &bytes, had.library, nullptr), CUDA_ERROR_INVALID_VALUE);
   ANSWERS(cuLibraryGetGlobal(&address, nullptr, had.library, "variable"), kFault);
+  ANSWERS(cuLibraryGetGlobal(nullptr, nullptr, had.library, "variable"), CUDA_ERROR_INVALID_VALUE);
   CUfunction function;
   ANSWERS(cuModuleGetFunctionCount(&count, had.module), kFault);
   ANSWERS(cuModuleGetFunctionCount(nullptr, had.module), CUDA_ERROR_INVALID_VALUE);
@@ -311,6 +312,9 @@ void streams(const Things& had) {
   ANSWERS(cuStreamBeginCapture(had.stream, CUstreamCaptureMode(99)), CUDA_ERROR_INVALID_VALUE);
   ANSWERS(cuLaunchHostFunc(had.stream, nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);
   ANSWERS(cuStreamAddCallback(had.stream, nullptr, nullptr, 0), CUDA_ERROR_INVALID_VALUE);
+  ANSWERS(cuStreamAddCallback(
+              had.stream, [](CUstream, CUresult, void*) {}, nullptr, 1),
+          CUDA_ERROR_INVALID_VALUE);
   ANSWERS(cuEventRecordWithFlags(had.event, had.stream, 99), kFault);
   CUstream made;
   ANSWERS(cuStreamCreateWithPriority(&made, 99, 0), CUDA_ERROR_INVALID_VALUE);

@@ -195,7 +195,41 @@ void errors_are_the_drivers() {
   DRIVER(cuModuleGetFunction(&function, module, ""), CUDA_ERROR_INVALID_VALUE);
   DRIVER(cuModuleGetFunction(&function, module, "other"), CUDA_ERROR_NOT_FOUND);
   DRIVER(cuModuleGetFunction(&function, module, "nothing"), CUDA_SUCCESS);
+
+  // A launch with attributes but no list of them: the function comes first.
+  CUlaunchConfig launch{};
+  launch.gridDimX = launch.gridDimY = launch.gridDimZ = launch.blockDimX = launch.blockDimY = launch.blockDimZ = 1;
+  launch.numAttrs = 1;
+  DRIVER(cuLaunchKernelEx(&launch, function, nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuLaunchKernelEx(&launch, nullptr, nullptr, nullptr), CUDA_ERROR_INVALID_HANDLE);
   DRIVER(cuModuleUnload(module), CUDA_SUCCESS);
+
+  // A library's module, unknown flags, and mistakes without a current context.
+  CUlibrary library;
+  CUmodule part;
+  CUgraph empty;
+  CUgraphExec unmade;
+  CUcontext current;
+  CUdeviceptr address;
+  size_t bytes;
+  constexpr unsigned kUnknownFlag = 0x8000;
+  const auto callback = [](CUstream, CUresult, void*) {};
+  DRIVER(cuLibraryLoadData(&library, image, nullptr, nullptr, 0, nullptr, nullptr, 0), CUDA_SUCCESS);
+  DRIVER(cuLibraryGetModule(&part, library), CUDA_SUCCESS);
+  DRIVER(cuModuleUnload(part), CUDA_ERROR_NOT_PERMITTED);
+  DRIVER(cuGraphCreate(&empty, 0), CUDA_SUCCESS);
+  DRIVER(cuGraphInstantiateWithFlags(&unmade, empty, kUnknownFlag), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuCtxGetCurrent(&current), CUDA_SUCCESS);
+  DRIVER(cuCtxSetCurrent(nullptr), CUDA_SUCCESS);
+  DRIVER(cuGraphInstantiateWithFlags(&unmade, empty, kUnknownFlag), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuStreamAddCallback(nullptr, callback, nullptr, 1), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuStreamAddCallback(nullptr, nullptr, nullptr, 0), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuLaunchKernelEx(nullptr, function, nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuLibraryGetGlobal(&address, &bytes, library, nullptr), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuLibraryGetGlobal(&address, &bytes, library, "nothing"), CUDA_ERROR_INVALID_CONTEXT);
+  DRIVER(cuCtxSetCurrent(current), CUDA_SUCCESS);
+  DRIVER(cuGraphDestroy(empty), CUDA_SUCCESS);
+  DRIVER(cuLibraryUnload(library), CUDA_SUCCESS);
 }
 
 // A call that the calling thread's capture forbids invalidates it; calls that create and destroy streams and events do

@@ -52,7 +52,7 @@ TEST_CASE("A kernel is launched in any context, under its own handle") {
     CUmodule module = nullptr;
     CHECK(cuLibraryGetModule(&module, library) == CUDA_SUCCESS);
     CHECK(function(module, "add_one") == as_function);
-    CHECK(cuModuleUnload(module) == CUDA_ERROR_INVALID_HANDLE);
+    CHECK(cuModuleUnload(module) == CUDA_ERROR_NOT_PERMITTED);
   }
   CHECK(cuLibraryUnload(library) == CUDA_SUCCESS);
   CHECK(cuLibraryUnload(library) == CUDA_ERROR_INVALID_HANDLE);
