@@ -21,6 +21,8 @@ class AcknowledgementScanner {
   void stop_before_bulk(uint64_t bytes) { stops_above_ = bytes; }
   // Returns the number of bytes left of the bulk at which scan() has stopped.
   uint64_t bulk_left() const { return skip_ == 0 ? bulk_left_ : 0; }
+  // Returns the number of bytes in front of the next header, if scan() does not stop before them.
+  uint64_t skipping() const { return bulk_left_ == 0 ? skip_ : 0; }
   // Returns the total bytes of the scanned frames that fit into the small ring of the peer's window.
   uint64_t short_frame_bytes() const { return short_frame_bytes_; }
   // Skips `bytes` of the bulk at which scan() has stopped.

@@ -22,7 +22,9 @@ void IncomingParts::begin_connection() {
 }
 
 std::span<std::byte> IncomingParts::room(std::span<std::byte> out) noexcept {
-  if (scanner_.bulk_left() == 0) return out.first(std::min(out.size(), kPollBytes));
+  // No part begins within the message and the bulk of one frame, so nothing behind a header of a part is received.
+  const size_t most = size_t(std::max<uint64_t>(kPollBytes, scanner_.skipping()));
+  if (scanner_.bulk_left() == 0) return out.first(std::min(out.size(), most));
   if (here_left_ != 0) return out.first(size_t(std::min<uint64_t>(out.size(), here_left_)));
   return std::as_writable_bytes(std::span(&header_, 1)).subspan(have_);
 }

@@ -38,7 +38,8 @@ std::span<std::byte> FrameDecoder::space() {
                       ? sizeof(FrameHeader) + size_t(header_.message_words) * sizeof(capnp::word)
                       : sizeof(FrameHeader);
   make_room(wanted);
-  return {bytes() + end_, capacity_ - end_};
+  const size_t room = capacity_ - end_;
+  return {bytes() + end_, is_space_short() ? std::min(room, kShortSpaceBytes) : room};
 }
 
 void FrameDecoder::make_room(size_t wanted) {
@@ -58,7 +59,10 @@ void FrameDecoder::make_room(size_t wanted) {
   end_ = used;
 }
 
-void FrameDecoder::filled(size_t bytes) { end_ = std::min(end_ + bytes, capacity_); }
+void FrameDecoder::filled(size_t bytes) {
+  if (is_space_short()) --short_spaces_;
+  end_ = std::min(end_ + bytes, capacity_);
+}
 
 FrameDecoder::Next FrameDecoder::next() {
   if (faulty()) return Next::fault;
@@ -81,6 +85,7 @@ FrameDecoder::Next FrameDecoder::next() {
   message_at_ = begin_ + sizeof(FrameHeader);
   begin_ += frame_bytes;
   bulk_left_ = header_.bulk_bytes;
+  if (bulk_left_ >= kDirectBulkBytesMin) short_spaces_ = kShortSpaces;
   frame_given_ = true;
   return Next::frame;
 }

@@ -15,6 +15,14 @@
 
 namespace gpuwire::wire {
 
+// Bulk from this size on is received directly into its destination, except for the bytes that arrive together with its
+// frame. Behind a frame with such bulk, space() is short for this many reads: a program that copies will probably copy
+// again, and no more than kShortSpaceBytes of the next bulk are then copied twice. The reads have room for dozens of
+// launches.
+inline constexpr uint64_t kDirectBulkBytesMin = 16u << 10;
+inline constexpr size_t kShortSpaceBytes = 4u << 10;
+inline constexpr unsigned kShortSpaces = 4;
+
 // The sender of the decoded frames, which determines the allowed kinds of frames.
 enum class Sender : uint8_t { client, server };
 
@@ -56,6 +64,7 @@ class FrameDecoder {
   void set_fault(std::string reason);
 
  private:
+  bool is_space_short() const { return short_spaces_ != 0 && begin_ == end_ && !header_known_; }
   bool check_header();
   void make_room(size_t bytes);
   void align();
@@ -63,6 +72,7 @@ class FrameDecoder {
   Sender sender_;
   bool header_known_ = false;
   bool frame_given_ = false;
+  unsigned short_spaces_ = 0;  // the reads for which space() is short
   FrameHeader header_;
   uint64_t bulk_left_ = 0;
   std::string fault_;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "protocol/link/acknowledgements.hpp"
+#include "protocol/link/incoming_parts.hpp"
 #include "test/protocol/transport/pairs.hpp"
 
 using namespace gpuwire;
@@ -59,4 +60,22 @@ TEST_CASE("behind what is no frame nothing is found") {
   unsigned found = 0;
   link::AcknowledgementScanner().scan(stream, [&](uint64_t) { ++found; });
   CHECK(found == 0);
+}
+
+TEST_CASE("bulk that travels with its frame is received in one read, bytes behind it only up to the usual size") {
+  link::AcknowledgementScanner scanner;
+  link::IncomingParts parts(scanner);
+  constexpr size_t kMedium = 250 << 10;
+  REQUIRE(parts.begin(kMedium));
+  std::vector<std::byte> out(kMedium);
+  auto receive = [&](wire::FrameHeader header) {
+    std::memcpy(parts.room(out).data(), &header, sizeof header);
+    return parts.take(std::span(out).first(sizeof header), [](uint64_t) {});
+  };
+  CHECK(parts.room(out).size() == link::IncomingParts::kPollBytes);
+  const wire::FrameHeader frame{.kind = uint8_t(wire::FrameKind::posted), .sequence = 1, .bulk_bytes = kMedium};
+  CHECK(receive(frame) == sizeof frame);
+  CHECK(parts.room(out).size() == kMedium);
+  CHECK(parts.take(out, [](uint64_t) {}) == kMedium);
+  CHECK(parts.room(out).size() == link::IncomingParts::kPollBytes);
 }

@@ -176,3 +176,30 @@ TEST_CASE("leaving a frame before its bulk is consumed is found out") {
   CHECK(decoder.next() == Next::frame);
   CHECK(decoder.next() == Next::fault);
 }
+
+TEST_CASE("behind a frame with much bulk the next reads are short, so that the next bulk is hardly copied twice") {
+  std::mt19937_64 random(1);
+  FrameDecoder decoder(Sender::client);
+  const size_t usual = decoder.space().size();
+  REQUIRE(usual > 4 * kShortSpaceBytes);
+  uint64_t sequence = 0;
+  // Puts one frame in and takes it out; returns the size of the space for it.
+  auto pass = [&](size_t bulk) {
+    std::vector<std::byte> stream;
+    append(stream, make_frame(++sequence, 2, bulk, random));
+    const size_t space = decoder.space().size();
+    CHECK(decoder.space().size() == space);  // a read that brought nothing changes nothing
+    const size_t fed = feed(decoder, stream, stream.size());
+    REQUIRE(decoder.next() == Next::frame);
+    decoder.take_bulk(decoder.buffered_bulk().size());
+    decoder.bulk_read_elsewhere(stream.size() - fed);
+    REQUIRE(decoder.bulk_left() == 0);
+    REQUIRE(decoder.next() == Next::need_more);
+    return space;
+  };
+  CHECK(pass(kDirectBulkBytesMin - 1) == usual);
+  CHECK(pass(kDirectBulkBytesMin) == usual);
+  for (unsigned i = 0; i < 2 * kShortSpaces; ++i) CHECK(pass(kDirectBulkBytesMin) == kShortSpaceBytes);
+  for (unsigned i = 0; i < kShortSpaces; ++i) CHECK(pass(0) == kShortSpaceBytes);
+  CHECK(pass(0) == usual);
+}
