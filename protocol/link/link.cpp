@@ -108,14 +108,16 @@ void Link::push(uint64_t position, Nanoseconds stall) {
 }
 
 bool Link::send_some(std::unique_lock<std::mutex>& lock) {
-  const SendWindow::Next next = window_.next(bulk_in_ring_max_);
+  // Bulk that no lanes carry is sent together with the frames before it: each system call may wake the peer.
+  const SendWindow::Next next = window_.next(std::max(bulk_in_ring_max_, lane_part_bytes_min_ - 1));
   if (!next.external && !next.ring_pieces) {
     blocked_.store(false, std::memory_order_relaxed);
     return false;
   }
   const bool in_parts =
       next.external && sends_parts_.load(std::memory_order_relaxed) && next.external->bytes > bulk_in_ring_max_;
-  if (in_parts && window_.sent() >= part_until_ && part_header_left_ == 0) begin_part(next);
+  const uint64_t position = window_.sent() + next.ring_bytes;
+  if (in_parts && position >= part_until_ && part_header_left_ == 0) begin_part(next, position);
   if (next.external && part_header_left_ != 0 && part_header_.way == uint8_t(wire::PartWay::lanes))
     return send_lane_header(lock, next);
   // Bytes stay in place until they have been sent and acknowledged. The owner of external bulk may take it back, but
@@ -125,9 +127,8 @@ bool Link::send_some(std::unique_lock<std::mutex>& lock) {
     external.data = next.external->data;
     external.gather = next.external->gather;
     external.bytes = next.external->bytes;
-    reading_until_ = window_.sent() + next.ring_bytes - next.offset + external.bytes;
+    reading_until_ = position - next.offset + external.bytes;
   }
-  uint64_t position = window_.sent() + next.ring_bytes;
   transport::Transport& transport = *transport_;
   lock.unlock();
   iovec all[kRingPiecesMax + 2];
@@ -152,16 +153,17 @@ bool Link::send_some(std::unique_lock<std::mutex>& lock) {
     break_sending();
     return false;
   }
-  count_step(result.bytes, header, in_parts);
+  count_step(result.bytes, next.ring_bytes, header, in_parts);
   return true;
 }
 
-void Link::count_step(size_t bytes, size_t header, bool in_parts) {
-  header = std::min(header, bytes);
+void Link::count_step(size_t bytes, size_t ring_bytes, size_t header, bool in_parts) {
+  const size_t of_ring = std::min(ring_bytes, bytes);
+  header = std::min(header, bytes - of_ring);
   part_header_left_ -= header;
   count_sent(bytes);
   if (in_parts)
-    bulk_sent_.store(bulk_sent_.load(std::memory_order_relaxed) + bytes - header, std::memory_order_relaxed);
+    bulk_sent_.store(bulk_sent_.load(std::memory_order_relaxed) + bytes - of_ring - header, std::memory_order_relaxed);
   if (bytes != header) publish_positions(window_.sent(bytes - header));
 }
 

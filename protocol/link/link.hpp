@@ -247,7 +247,8 @@ class Link final : public transport::ByteSource {
   IoResult lanes_are_gone(transport::Transport& transport) noexcept;
   std::shared_ptr<LaneSet> lane_set() const;
   // --- with mutex_ held
-  void begin_part(const SendWindow::Next& next);
+  // `position`: of the next byte of the bulk.
+  void begin_part(const SendWindow::Next& next, uint64_t position);
   iovec part_header_rest();
   bool send_lane_header(std::unique_lock<std::mutex>& lock, const SendWindow::Next& next);
   void stop_lane_sending();
@@ -266,8 +267,8 @@ class Link final : public transport::ByteSource {
   // Does one step of sending. Lock: held, and released during the system call. Returns false if nothing more can be
   // sent now.
   bool send_some(std::unique_lock<std::mutex>& lock);
-  // Counts `bytes` sent bytes, of which `header` bytes belong to the header of a part. Lock: held.
-  void count_step(size_t bytes, size_t header, bool in_parts);
+  // Counts `bytes` sent bytes of these: bytes of the ring, then those of a part's header, then bulk. Lock: held.
+  void count_step(size_t bytes, size_t ring_bytes, size_t header, bool in_parts);
   iovec external_piece(const ExternalBulk& bulk, size_t offset, uint64_t position);
   void publish_positions(bool room);
   void drop_unsent();

@@ -83,7 +83,7 @@ bool Link::add_lanes(const transport::Transport& beside, std::shared_ptr<LaneSet
 
 // --- sending: with the lock ----------------------------------------------------------------------------------------
 
-void Link::begin_part(const SendWindow::Next& next) {
+void Link::begin_part(const SendWindow::Next& next, uint64_t position) {
   uint64_t left = next.external->bytes - next.offset;
   bool by_lanes =
       left >= lane_part_bytes_min_ && next.external->data && lanes_ && lanes_->can_send() && !lanes_->closed();
@@ -91,7 +91,7 @@ void Link::begin_part(const SendWindow::Next& next) {
                   .lane_set = by_lanes ? lanes_->number() : 0,
                   .bytes = by_lanes ? left : std::min<uint64_t>(left, wire::kInlinePartBytesMax)};
   part_header_left_ = sizeof part_header_;
-  part_until_ = window_.sent() + part_header_.bytes;
+  part_until_ = position + part_header_.bytes;
 }
 
 iovec Link::part_header_rest() {

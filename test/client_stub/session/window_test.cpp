@@ -2,12 +2,15 @@
 
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <semaphore>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "client_stub/session/outgoing.hpp"
+#include "protocol/wire/lanes.hpp"
 #include "test/client_stub/session/session_fixture.hpp"
 
 using namespace gpuwire;
@@ -73,6 +76,38 @@ TEST_CASE("who waits for room hears of it when the acknowledgement has overtaken
   CHECK(overtaken);
   CHECK(link.room_changes() != room_seen);
   CHECK(begin() == client::Outgoing::Begun::ok);
+}
+
+TEST_CASE("bulk that no lanes carry leaves together with its frame, and the frames behind it in the next call") {
+  for (const size_t bulk_bytes : {size_t(100) << 10, wire::kPostedBulkBytesMax + 1, (size_t(1) << 20) - 1}) {
+    CAPTURE(bulk_bytes);
+    auto owned = std::make_unique<QuickTransport>();
+    QuickTransport& transport = *owned;
+    link::Link link(std::move(owned));
+    REQUIRE(link.begin_parts(true));
+    client::SessionStats stats;
+    client::Outgoing outgoing(link, stats);
+    const auto bytes = std::make_shared<std::vector<std::byte>>(bulk_bytes);
+    auto post = [&](const client::Bulk& bulk) {
+      client::Session::Slot slot;
+      uint64_t room_seen = 0;
+      REQUIRE(outgoing.begin(wire::FrameKind::posted, 1, 0, 1, bulk, 0, slot, room_seen) ==
+              client::Outgoing::Begun::ok);
+      outgoing.commit(1);
+    };
+    const size_t frame_bytes = sizeof(wire::FrameHeader) + sizeof(capnp::word);
+    const size_t part_bytes = bulk_bytes > wire::kPostedBulkBytesMax ? sizeof(wire::PartHeader) : 0;
+    for (int i = 0; i < 2; ++i) {
+      post({});
+      post({.data = bytes->data(), .bytes = bulk_bytes, .keeper = bytes});
+      post({});
+      std::vector<size_t> calls;
+      transport.taken = [&](size_t sent) { calls.push_back(sent); };
+      CHECK(link.pump());
+      CHECK(calls == std::vector<size_t>{2 * frame_bytes + part_bytes + bulk_bytes, frame_bytes});
+      CHECK(link.bulk_bytes() == (part_bytes ? (i + 1) * bulk_bytes : 0));
+    }
+  }
 }
 
 TEST_CASE("a client that is faster than its server waits for it and loses nothing") {
