@@ -38,8 +38,10 @@ struct Memory {
 void pageable(Memory& memory) {
   CHECK_RUNTIME(cudaMemcpy(memory.large, memory.pageable.data(), kLargeBytes, cudaMemcpyHostToDevice));
 }
-// So small that a session keeps them without an answer, as long as it has room.
+// So small that a session keeps them without an answer, as long as it has room. Each copy is announced.
 void sending(Memory& memory) {
+  std::printf("copy\n");
+  std::fflush(stdout);
   CHECK_RUNTIME(cudaMemcpyAsync(memory.large, memory.pageable.data(), kSmallBytes, cudaMemcpyHostToDevice));
 }
 void reading(Memory& memory) {
