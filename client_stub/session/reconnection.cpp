@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "protocol/units/duration.hpp"
+
 namespace gpuwire::client {
 
 using std::chrono::duration_cast;
@@ -23,10 +25,16 @@ milliseconds Reconnection::next_delay(Clock::time_point now, const std::string& 
     notified_ = true;
     // The line has the server's kind of loss and its deadline. The server may know more about the loss, so this side
     // tries for longer.
-    const auto told = std::max(duration_cast<milliseconds>(lost_ + graces_.told - now), milliseconds(0));
-    notify_(fmt::format("the connection was lost ({}{}{}); trying for {} s to reconnect", loss_,
-                        cause == loss_ ? "" : "; now: ", cause == loss_ ? "" : cause,
-                        std::min(told, left).count() / 1000));
+    const auto told = duration_cast<milliseconds>(lost_ + graces_.told - now);
+    const std::string lost = fmt::format("{}{}{}", loss_, cause == loss_ ? "" : "; now: ", cause == loss_ ? "" : cause);
+    if (told.count() >= 1000)
+      notify_(fmt::format("the connection was lost ({}); trying for {} s to reconnect", lost,
+                          std::min(told, left).count() / 1000));
+    else
+      notify_(
+          fmt::format("the connection was lost ({}); trying to reconnect, but the server keeps the session for {} "
+                      "only",
+                      lost, units::seconds_text(uint64_t(graces_.told.count()))));
   }
   // Between half of the delay and all of it.
   milliseconds delay(delay_.count() / 2 + random_() % (delay_.count() / 2 + 1));

@@ -17,6 +17,7 @@
 #include "client_stub/session/several_servers.hpp"
 #include "protocol/transport/own_descriptor.hpp"
 #include "protocol/transport/stream.hpp"
+#include "protocol/units/duration.hpp"
 #include "protocol/wire/gpu_type.hpp"
 
 namespace gpuwire::client {
@@ -89,8 +90,8 @@ Started start_at(const std::string& server, NoticeHandler& notices, SessionKind 
       backoff.patient_until(Backoff::Clock::now() + kQueueReturn);
     } else if (failure.absent && !had_place && !waits_for_server && patience.count() > 0) {
       waits_for_server = true;
-      print_line(fmt::format("{}: {}; trying for {:.3g} s", server, failure.cause,
-                             std::chrono::duration<double>(patience).count()));
+      print_line(
+          fmt::format("{}: {}; trying for {}", server, failure.cause, units::seconds_text(uint64_t(patience.count()))));
       backoff.patient_until(Backoff::Clock::now() + patience);
     } else if (!failure.again && !had_place && !(failure.absent && waits_for_server)) {
       return started;
@@ -127,8 +128,8 @@ Started start_at_best(const std::string& list, std::vector<std::string> servers,
            [&] {
              if (settings.connect_patience.count() == 0) return false;
              if (!std::exchange(waits, true)) {
-               print_line(fmt::format("none of {} servers takes connections; trying for {:.3g} s", servers.size(),
-                                      std::chrono::duration<double>(settings.connect_patience).count()));
+               print_line(fmt::format("none of {} servers takes connections; trying for {}", servers.size(),
+                                      units::seconds_text(uint64_t(settings.connect_patience.count()))));
                backoff.patient_until(Backoff::Clock::now() + settings.connect_patience);
              }
              return backoff.wait();

@@ -45,4 +45,13 @@ tl::expected<uint64_t, std::string> parse_duration_ms(std::string_view text) {
   return uint64_t(value);
 }
 
+std::string seconds_text(uint64_t ms) {
+  std::string text = std::to_string(ms / 1000);
+  if (ms % 1000 != 0) {
+    text += fmt::format(".{:03}", ms % 1000);
+    text.erase(text.find_last_not_of('0') + 1);
+  }
+  return text + " s";
+}
+
 }  // namespace gpuwire::units

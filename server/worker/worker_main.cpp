@@ -26,6 +26,7 @@
 #include "protocol/transport/rdma_setup.hpp"
 #include "protocol/transport/shared_memory_setup.hpp"
 #include "protocol/transport/stream.hpp"
+#include "protocol/units/duration.hpp"
 #include "protocol/wire/lanes.hpp"
 #include "server/ipc/blocking_requests.hpp"
 #include "server/ipc/part_of_server.hpp"
@@ -322,7 +323,7 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
   // Written by the thread with a connection's proof, or by the thread that reads Hello. Read when the connection is
   // lost, after the link's own hand-over, so relaxed would do.
   std::atomic<PeerPath> way{PeerPath::indirect};
-  std::atomic<uint32_t> stay_s{0};
+  std::atomic<uint32_t> kept_ms{0};
   // Assigned below, because it needs objects that are made after the session.
   std::function<void()> welcoming;
   Session session(
@@ -410,8 +411,8 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
        .grace_over =
            [&] {
              session.stop(EndCause::resume_grace,
-                          fmt::format("the client did not come back within {} s of the loss of its connection ({})",
-                                      stay_s.load(), link.loss()));
+                          fmt::format("the client did not come back within {} of the loss of its connection ({})",
+                                      units::seconds_text(kept_ms.load()), link.loss()));
            },
        .on_message =
            [&](ipc::Message said) {
@@ -454,7 +455,7 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
       if (stack.gated()) stack.gated()->gate.interrupt();
       watchdog.begin_grace();
     } else {
-      stay_s = stay / 1000;
+      kept_ms = stay;
       watchdog.detached(stay);
       reports.notify(ipc::Detached{stay, link.loss()});
     }

@@ -467,17 +467,17 @@ class Endings(ResumeCase):
 
     def test_a_program_whose_grace_is_over_is_told_the_reason_that_the_server_has_noted(self):
         way = self.way(0, SEED)
-        running = start(way.address, "neighbour")
+        running = start(way.address, "endless_copies")
         self.addCleanup(running.communicate)
         self.addCleanup(running.kill)
-        self.assertEqual(running.stdout.readline(), "working\n")
-        session, = (one["session"] for one in self.events("begun") if one["program"] == "neighbour")
+        self.assertEqual(running.stdout.readline(), "copying\n")
+        session = self.events("begun")[-1]["session"]
         way.block()
         wait_until(lambda: [one for one in self.events("ended") if one["session"] == session], RUN_LIMIT_SECONDS,
                    "the end of the session")
         ended, = (one for one in self.events("ended") if one["session"] == session)
         self.assertEqual(ended["cause"], "resume_grace")
-        self.assertIn("the client did not come back within ", ended["reason"])
+        self.assertIn("the client did not come back within 0.5 s of the loss of its connection", ended["reason"])
         way.unblock()
         out, err = running.communicate(timeout=RUN_LIMIT_SECONDS)
         self.assertNotEqual(running.returncode, 0, out)

@@ -117,6 +117,16 @@ TEST_CASE("a line about a loss has its cause beside that of the last attempt, an
   CHECK(attempts.next_delay(after(begin, 25'000), "connection refused").count() >= 0);
 }
 
+TEST_CASE("a line about a loss names a time below a second, and does not say that the client tries for 0 s") {
+  std::vector<std::string> lines;
+  Reconnection attempts({.tried = milliseconds(300'000), .told = milliseconds(500)}, "reset",
+                        [&](const std::string& line) { lines.push_back(line); });
+  CHECK(attempts.next_delay(after(Reconnection::Clock::now(), 2500), "reset").count() >= 0);
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0] ==
+        "the connection was lost (reset); trying to reconnect, but the server keeps the session for 0.5 s only");
+}
+
 TEST_CASE("a session without a call, and one that waits for a reply, notice that their connection leads nowhere") {
   for (bool waits : {false, true}) {
     CAPTURE(waits);
