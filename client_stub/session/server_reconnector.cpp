@@ -15,8 +15,10 @@ namespace gpuwire::client {
 
 namespace {
 
+// CUDA_ERROR_SYSTEM_NOT_READY would mean that CUDA could not begin: a program whose session has begun has lost its
+// device, whatever keeps the session from going on (docs/differences.md).
 tl::unexpected<ReconnectFailure> failed(const SessionStartError& why) {
-  return tl::unexpected<ReconnectFailure>({!why.refused, why.result, why.cause});
+  return tl::unexpected<ReconnectFailure>({!why.refused, CUDA_ERROR_DEVICE_UNAVAILABLE, why.cause});
 }
 
 std::optional<transport::Endpoint> endpoint_of(std::string_view peer) {

@@ -481,6 +481,7 @@ class Endings(ResumeCase):
         way.unblock()
         out, err = running.communicate(timeout=RUN_LIMIT_SECONDS)
         self.assertNotEqual(running.returncode, 0, out)
+        self.assertEqual(out, "cudaErrorDevicesUnavailable\n", err)
         self.assertRegex(err, "the session does not go on: .*the session has ended: " + re.escape(ended["reason"]))
 
     def test_a_worker_that_died_is_one_error_and_one_line(self):

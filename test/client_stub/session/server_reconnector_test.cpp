@@ -162,6 +162,32 @@ TEST_CASE("a session ends when every address has refused, and says what its own 
   CHECK(refused.error().cause == "the server refuses: the session is not this client's");
 }
 
+namespace {
+
+void refuse(transport::Transport& connection, wire::RefusalCode code) {
+  wire::PrefaceBytes bytes;
+  if (receive_all(connection, bytes, kLimit).status != transport::IoStatus::ok) return;
+  wire::Preface own = wire::own_preface();
+  own.status = uint32_t(code);
+  bytes = wire::encode(own);
+  iovec piece{bytes.data(), bytes.size()};
+  send_all(connection, {&piece, 1}, kLimit);
+}
+
+}  // namespace
+
+TEST_CASE("a session that has begun and is refused has lost its device: CUDA itself was ready") {
+  for (auto code : {wire::RefusalCode::unauthorised, wire::RefusalCode::no_device}) {
+    CAPTURE(int(code));
+    Place server([code](transport::Transport& it) { refuse(it, code); });
+    ServerReconnector way = way_over({server.endpoint()}, server.endpoint());
+    auto refused = way.reconnect(0);
+    REQUIRE_FALSE(refused);
+    CHECK_FALSE(refused.error().again);
+    CHECK(refused.error().result == CUDA_ERROR_DEVICE_UNAVAILABLE);
+  }
+}
+
 TEST_CASE("a session that its own server refuses ends when the other addresses have had their turn") {
   Place server([](transport::Transport& it) { resume_session(it, kOtherSecret); });
   ServerReconnector way = way_over({nobody(), server.endpoint()}, server.endpoint());
