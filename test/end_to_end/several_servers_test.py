@@ -144,6 +144,26 @@ class SeveralServers(unittest.TestCase):
                          r"\(place 1 of 1 in the queue: .*\)\n$")
         self.assert_passes(full)
 
+    def test_a_profile_names_the_servers(self):
+        with nobody_listens() as dead:
+            os.makedirs(os.path.join(self.folder.name, "gpuwire"))
+            with open(os.path.join(self.folder.name, "gpuwire", "config.toml"), "w", encoding="utf-8") as out:
+                out.write(f'server = "{dead}"\n[profiles.lab]\n'
+                          f'servers = ["{self.first.address}", "{self.second.address}"]\n')
+            full = self.fill(self.first)
+            # An address in this process's environment would be in the place of the file's.
+            environment = {name: value for name, value in os.environ.items() if name != "GPUWIRE_SERVER"}
+            environment["XDG_CONFIG_HOME"] = self.folder.name
+            ran = subprocess.run([GPUWIRE, "run", "--use", "lab", "--", PROGRAM], stdin=subprocess.DEVNULL, text=True,
+                                 capture_output=True, timeout=RUN_LIMIT_SECONDS, env=environment, check=False)
+            self.assertEqual(ran.returncode, 0, ran.stderr)
+            self.assertRegex(ran.stderr, rf"^gpuwire run: using {self.second.address}; passed over: "
+                             rf"{self.first.address} \(place 1 of 1 in the queue: .*\)\n$")
+            ran = subprocess.run([GPUWIRE, "ps", "--use", "lab"], capture_output=True, text=True, env=environment,
+                                 timeout=RUN_LIMIT_SECONDS, check=False)
+            self.assertEqual(re.findall(r"^127\.0\.0\.1:\d+$", ran.stdout, re.M), self.both.split(","), ran.stderr)
+            self.assert_passes(full)
+
     def test_a_dead_server_is_passed_over_with_one_line(self):
         with nobody_listens() as dead:
             program = self.start(f"{dead},{self.second.address}")

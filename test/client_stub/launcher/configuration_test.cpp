@@ -96,6 +96,25 @@ TEST_CASE("several servers are said by an option, the environment or a list in a
   CHECK(has(seen.run({}), "config.toml:2: either server or servers can be said, not both"));
 }
 
+TEST_CASE("a profile has a list of servers of its own, in the place of the top's") {
+  Seen seen;
+  seen.write(kSystemFile, "[profiles.lab]\nserver = \"old:1\"\ngpus = 2\n");
+  seen.write(kUserFile, "server = \"top:1\"\n[profiles.lab]\nservers = [\"gpu1:1\", \"gpu2:1\"]\n");
+  seen.print = seen.script("#!/bin/sh\necho \"$GPUWIRE_SERVER|$GPUWIRE_GPUS\"\n");
+  CHECK(seen.run({}) == "top:1|\n");
+  CHECK(seen.run({"--use", "lab"}) == "gpu1:1,gpu2:1|2\n");
+  CHECK(seen.run({"--use", "lab"}, {{"GPUWIRE_SERVER", "a:1"}}) == "gpu1:1,gpu2:1|2\n");
+  CHECK(seen.run({}, {{"GPUWIRE_USE", "lab"}}) == "gpu1:1,gpu2:1|2\n");
+  CHECK(seen.run({}, {{"GPUWIRE_USE", "lab"}, {"GPUWIRE_SERVER", "a:1"}}) == "a:1|2\n");
+  CHECK(seen.run({"--use", "lab", "--server", "b:1"}) == "b:1|2\n");
+  seen.write(kUserFile, "profile = \"lab\"\n[profiles.lab]\nservers = [\"gpu1:1\"]\n");
+  CHECK(seen.run({}) == "gpu1:1|2\n");
+  seen.write(kUserFile, "[profiles.lab]\nservers = [\"a,b\"]\n");
+  CHECK(has(seen.run({"--use", "lab"}), "config.toml:2: servers must be a list of 1 to 32 names in quotes"));
+  seen.write(kUserFile, "[profiles.lab]\nserver = \"a:1\"\nservers = [\"b:1\"]\n");
+  CHECK(has(seen.run({"--use", "lab"}), "config.toml:3: either server or servers can be said, not both"));
+}
+
 TEST_CASE("the type of GPU and whether a program waits are said like everything else") {
   Seen seen;
   seen.print = seen.script("#!/bin/sh\necho \"$GPUWIRE_GPU_TYPE|$GPUWIRE_QUEUE\"\n");
