@@ -1,7 +1,6 @@
 """The notebook's extension: a thread shows the stub's messages in the running cell, in place."""
 
 import contextlib
-import importlib.util
 import io
 import os
 import sys
@@ -10,8 +9,10 @@ import time
 import unittest
 from unittest import mock
 
-sys.path.insert(0, os.path.join(os.environ["GPUWIRE_SOURCE"], "client_stub", "notebook"))
+SOURCE, BUILD = os.environ["GPUWIRE_SOURCE"], os.environ["GPUWIRE_BUILD"]
+sys.path[:0] = [os.path.join(SOURCE, "client_stub", "notebook"), os.path.join(SOURCE, "test", "support")]
 import gpuwire_notebook as notebook  # noqa: E402
+import ipython  # noqa: E402
 
 LIMIT_SECONDS = 300
 
@@ -207,8 +208,8 @@ class Notebook(unittest.TestCase):
                 self.assertIsNone(notebook.show_in_notebook("gpuwire: waiting", None))
         self.assertEqual(out.getvalue(), "gpuwire: waiting\n")
 
-    @unittest.skipUnless(importlib.util.find_spec("IPython"), "IPython is not installed")
     def test_ipython_itself_loads_it_and_displays_lines_in_place(self):
+        sys.path.extend(ipython.folders(BUILD))
         from IPython.core.interactiveshell import InteractiveShell
         shell = InteractiveShell.instance()
         published = []
