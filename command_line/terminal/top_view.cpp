@@ -44,7 +44,7 @@ bool is_heading(const std::string& line) {
 // Empty: the terminal's own.
 const char* colour_of(const std::string& line) {
   if (is_heading(line)) return kBold;
-  if (line.find(" running! ") != line.npos || line.starts_with("warning")) return kRed;
+  if (line.find(" running! ") != line.npos || line.starts_with("warning: ")) return kRed;
   if (line.find(" running* ") != line.npos) return kGreen;
   if (line.find(" detached ") != line.npos) return kYellow;
   return "";

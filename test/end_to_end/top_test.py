@@ -1,15 +1,19 @@
 """`gpuwire top` on a terminal: an administrator's, and a tenant's from its own machine. Both have the same keys."""
 
 import os
+import re
 import signal
 import socket
+import subprocess
 import unittest
 
 from screen import Screen
 from support import BUILD, DEVICE, RUN_LIMIT_SECONDS, Server, start
+from unreliable_way import UnreliableWay
 
 GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
 ROWS, COLUMNS = 24, 80
+COLOUR = r"\x1b\[(?:1|3\d)m"
 
 
 class TopCase(unittest.TestCase):
@@ -99,11 +103,40 @@ class Top(TopCase):
         self.assertIn("\x1b[7mm memory\x1b[0m", screen.seen)
         screen.type("q")
         self.assertEqual(screen.end(), (0, ""))
-        plain = self.screen(environment={**os.environ, "NO_COLOR": "1"})
-        plain.wait_for(lambda lines: any("neighbour" in line for line in lines), "program")
-        self.assertNotIn("\x1b[1m", plain.seen)
-        plain.type("q")
-        self.assertEqual(plain.end(), (0, ""))
+        for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
+            plain = self.screen(environment={**os.environ, name: value})
+            plain.wait_for(lambda lines: any("neighbour" in line for line in lines), "program")
+            self.assertNotRegex(plain.seen, COLOUR)
+            plain.type("q")
+            self.assertEqual(plain.end(), (0, ""))
+
+    def test_the_session_with_the_lease_is_green_and_one_without_a_connection_is_yellow(self):
+        way = UnreliableWay(self.server.address, 0, 0, (1 << 20, 1 << 21))
+        self.addCleanup(way.close)
+        detached = start(way.address, "neighbour")
+        self.addCleanup(detached.communicate)
+        self.addCleanup(detached.kill)
+        self.assertEqual(detached.stdout.readline(), "working\n")
+        way.block()
+        self.neighbours(2)
+        screen = self.screen(columns=160)
+        for colour, state in (("32", r"running\*"), ("33", r"detached \d+m\d\ds")):
+            line = re.compile(rf"\x1b\[{colour}m *\d+ [^\r\x1b]* {state} [^\r\x1b]*\x1b\[0m")
+            screen.wait_for(lambda _: line.search(screen.seen), f"line with {state}")
+        screen.type("q")
+        self.assertEqual(screen.end(), (0, ""))
+
+    def test_a_pipe_gets_whole_tables_without_colours(self):
+        self.neighbours(1)
+        top = subprocess.Popen(self.words(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(top.wait)
+        self.addCleanup(top.stdout.close)
+        self.addCleanup(top.kill)
+        lines = []
+        while sum("neighbour" in line for line in lines) < 2:  # two intervals
+            lines.append(top.stdout.readline())
+            self.assertNotEqual(lines[-1], "", lines)
+        self.assertNotIn("\x1b", "".join(lines))
 
     def test_a_session_is_ended_after_a_question(self):
         program = start(self.server.address, "neighbour")

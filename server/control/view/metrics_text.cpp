@@ -299,15 +299,18 @@ void append_sessions(std::vector<std::string>& lines, const Interval& interval, 
   append(lines, queue.table(), width);
 }
 
+// Each line begins with a word by which ../../../command_line/terminal colours it.
 void append_warnings(std::vector<std::string>& lines, const Snapshot& now) {
   std::vector<std::string> warnings;
   for (const SessionMetrics& session : now.sessions)
     if (!session.warning.empty())
-      warnings.push_back(escaped(fmt::format("session {} of {}: {}", session.id, owner_of(session), session.warning)));
+      warnings.push_back(
+          escaped(fmt::format("warning: session {} of {}: {}", session.id, owner_of(session), session.warning)));
   if (now.server.sessions_left_out)
-    warnings.push_back(fmt::format("{} more sessions are not shown", now.server.sessions_left_out));
+    warnings.push_back(fmt::format("warning: {} more sessions are not shown", now.server.sessions_left_out));
   if (now.server.audit_lines_lost)
-    warnings.push_back(fmt::format("{} lines of the audit log could not be written", now.server.audit_lines_lost));
+    warnings.push_back(
+        fmt::format("warning: {} lines of the audit log could not be written", now.server.audit_lines_lost));
   if (!warnings.empty()) lines.emplace_back();
   lines.insert(lines.end(), warnings.begin(), warnings.end());
 }
@@ -346,7 +349,7 @@ void append_certificates(std::vector<std::string>& lines, const Snapshot& now, s
 void append_expiries(std::vector<std::string>& lines, const Snapshot& now) {
   std::vector<std::string> warnings;
   for (const CertificateMetrics& one : now.server.certificates)
-    if (!one.warning.empty()) warnings.push_back(escaped(one.warning));
+    if (!one.warning.empty()) warnings.push_back(escaped("warning: " + one.warning));
   if (!warnings.empty()) lines.emplace_back();
   lines.insert(lines.end(), warnings.begin(), warnings.end());
 }

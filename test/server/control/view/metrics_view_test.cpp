@@ -35,7 +35,7 @@ SESSION  PROGRAM                 TENANT  CLASS        STATE        AGE  GPUS  GP
 PLACE  SESSION  TENANT  CLASS  WAITS  FOR                PROGRAM
     1        6  bob     batch    12s  20.0 GiB on 1 GPU  eval@node8
 
-session 4 of bob: a kernel runs for 70 s
+warning: session 4 of bob: a kernel runs for 70 s
 )";
 
 // On a terminal of 80 columns.
@@ -67,7 +67,7 @@ PLACE  SESSION  TENANT  CLASS  WAITS  FOR                PROGRAM
 CREDENTIAL   OF          EXPIRES           IN  RENEWED  ID
 certificate  the server  2026-09-21  1041d15h  -        -
 
-session 4 of bob: a kernel runs for 70 s
+warning: session 4 of bob: a kernel runs for 70 s
 )";
 
 }  // namespace
@@ -85,7 +85,7 @@ TEST_CASE("status has a line for each certificate that expires soon") {
   Snapshot snapshot = sample_snapshot();
   snapshot.server.certificates.push_back(
       {.of = "tenant", .tenant = "bob", .expires_unix_s = 1, .warning = "the token of tenant bob expires"});
-  CHECK(text_of(status_lines(snapshot, 0)).ends_with("\n\nthe token of tenant bob expires\n"));
+  CHECK(text_of(status_lines(snapshot, 0)).ends_with("\n\nwarning: the token of tenant bob expires\n"));
 }
 
 TEST_CASE("status lists each credential with its end, and says how many it leaves out") {
