@@ -24,7 +24,11 @@ std::string time_words(double seconds) {
   return fmt::format("{} d {:02} h", s / 86400, s / 3600 % 24);
 }
 
-std::string gpu_time_words(double gpu_s) { return fmt::format("{:.2f} h", gpu_s / 3600); }
+std::string gpu_time_words(double gpu_s) {
+  if (gpu_s < 60) return fmt::format("{:.1f} s", gpu_s);
+  if (gpu_s < 3600) return fmt::format("{:.1f} min", gpu_s / 60);
+  return fmt::format("{:.2f} h", gpu_s / 3600);
+}
 
 std::string date_words(double unix_s) {
   const auto when = std::time_t(std::clamp(unix_s, 0.0, 1e11));

@@ -33,6 +33,8 @@ class Reply:
 class Browser:
     """A minimal browser: cookies and forms."""
 
+    folder = ""  # that the page is in, where a proxy gives it one
+
     def __init__(self, address):
         self.address = address
         self.cookies = {}
@@ -48,7 +50,7 @@ class Browser:
         headers = {name.replace("_", "-"): value for name, value in headers.items()}
         connection = self.connect()
         with contextlib.closing(connection):
-            connection.request(method, "/" + path, body, self.headers(headers))
+            connection.request(method, f"/{self.folder}{path}", body, self.headers(headers))
             reply = Reply(connection.getresponse())
         for line in reply.headers.get_all("Set-Cookie", []):
             name, value = line.split(";")[0].split("=", 1)
@@ -74,12 +76,13 @@ class Browser:
 
 class Page(tenants_test.Tenants):
     SCHEME = "http"
+    page_keys = "sessions_per_gpu_max = 1\ngpus = [0]\n"
     web_keys = ""
 
     def setUp(self):
         self.audit = os.path.join(self.folder.name, f"{self.id()}.audit")
         self.control = os.path.join(self.folder.name, "control")
-        type(self).server_keys = (f'sessions_per_gpu_max = 1\ngpus = [0]\nweb_listen = "127.0.0.1:0"\n'
+        type(self).server_keys = (f'{self.page_keys}web_listen = "127.0.0.1:0"\n'
                                   f'{self.web_keys}audit_log = "{self.audit}"\ncontrol_socket = "{self.control}"')
         super().setUp()
         self.find_page()
@@ -328,7 +331,7 @@ class Sessions(Page):
         self.assertGreater(waited, 0)
         day = r"20\d\d-\d\d-\d\d \d\d:\d\d UTC"
         row = (rf"<bdi>neighbour</bdi> on [^\n]*<bdi>%s</bdi></td><td>0</td><td>{day}</td><td>{day}</td>"
-               r'<td class="number">0\.\d\d h</td><td class="number">%s</td><td class="sentence">%s</td>'
+               r'<td class="number">\d+\.\d s</td><td class="number">%s</td><td class="sentence">%s</td>'
                "<td>finished</td>")
         why = "the GPUs have reached their limit of sessions"
         for restarted in (False, True):
@@ -346,12 +349,89 @@ class Sessions(Page):
                             everything.index("<bdi>anna</bdi></td><td>0</td>"))
 
 
+    def test_a_session_that_waits_has_an_estimate_once_three_programs_have_ended(self):
+        row = (r"<bdi>neighbour</bdi> on [^\n]*<bdi>ben</bdi></td><td>batch</td>"
+               r'<td class="number">\d+ (?:s|min)</td><td class="number">%s</td>'
+               r'<td class="sentence">the GPUs have reached their limit of sessions')
+        root, his = self.administrator(), self.signed_in("ben")
+        for estimate in ("-", r"about \d+ (?:s|min)"):
+            anna = self.start_as("anna")
+            self.assert_works(anna)
+            ben = self.start_as("ben")
+            self.assertIn("place 1 of 1", ben.stderr.readline())
+            for browser in (root, his):
+                self.wait_for_sessions(browser, 2 if browser is root else 1)
+                self.assertRegex(browser.get("overview").text, row % estimate)
+            self.assert_passes(anna)
+            self.assert_passes(ben)
+            self.assert_passes(self.start_as("carl"))
+            wait_until(lambda: len(self.audited("ended")) >= 3, RUN_LIMIT_SECONDS, "the ends of three programs")
+            self.wait_for_sessions(root, 0)
+
+    def used(self, browser, who):
+        """Returns the seconds of GPU 0 in the last day and in the last month, in the row of the tenant."""
+        rows = re.findall(rf'>{who}</(?:bdi></)?th><td class="number">0</td><td class="number">([\d.]+) (s|min)</td>',
+                          browser.get("history").text)
+        return [float(number) * (1 if unit == "s" else 60) for number, unit in rows]
+
+    def test_a_running_sessions_use_is_in_the_past_day_and_month_and_counts_once_when_it_has_ended(self):
+        mine, his = self.signed_in("anna"), self.signed_in("ben")
+        self.assertEqual(self.used(mine, "anna"), [])
+        program = self.start_as("anna")
+        self.assert_works(program)
+        for browser, who in ((mine, "anna"), (his, "all others")):
+            wait_until(lambda: [one > 0.3 for one in self.used(browser, who)] == [True, True], RUN_LIMIT_SECONDS,
+                       f"the use of the running program in the row of {who}")
+        self.assertEqual(self.audited("ended"), [])
+        before = self.used(mine, "anna")
+        self.assert_passes(program)
+        wait_until(lambda: self.audited("ended"), RUN_LIMIT_SECONDS, "the session's end in the audit log")
+        charged, = (line["gpu_seconds"] for line in self.audited("ended"))
+        self.wait_for_sessions(mine, 0)
+        for browser, who in ((mine, "anna"), (his, "all others")):
+            for now, then in zip(self.used(browser, who), before, strict=True):
+                self.assertAlmostEqual(now, charged, delta=0.06)  # one digit behind the point is shown
+                self.assertGreaterEqual(now, then)
+
+
+class Budgets(Page):
+    tenant_keys = {**Page.tenant_keys, "anna": 'budget = "1s/month"\nbudget_hard = true'}
+
+    @property
+    def page_keys(self):
+        return Page.page_keys + f'budget_file = "{self.audit}.budgets"\n'
+
+    def test_use_grows_against_the_budget_and_who_waits_for_the_next_month_is_told_so(self):
+        shown = re.compile(r'<bdi>anna</bdi></th><td>all</td>[^\n]*aria-label="budget of anna"></meter> '
+                           r"([\d.]+) s of 1\.0 s \(([\d.]+) %\)</td><td>programs wait for the next month</td>")
+        mine, his, root = self.signed_in("anna"), self.signed_in("ben"), self.administrator()
+
+        def used(browser):
+            return tuple(map(float, shown.search(browser.get("tenants").text).groups()))
+
+        self.assertEqual(used(mine), (0, 0))
+        program = self.start_as("anna")
+        self.assert_works(program)
+        for browser in (mine, root):
+            wait_until(lambda: used(browser)[0] > 1 and used(browser)[1] > 100, RUN_LIMIT_SECONDS, "the used budget")
+        self.assertNotIn("anna", his.get("tenants").text)
+        self.assertIn("No tenant has a budget or users.", his.get("tenants").text)
+        waits = self.start_as("anna")
+        self.assertIn("has used the GPU time of this month", waits.stderr.readline())
+        self.assert_passes(program)
+        reason = re.compile(r'<td class="sentence">[^<]*has used the GPU time of this month[^<]*; the next begins on '
+                            r"\d{4}-\d\d-01")
+        for browser in (mine, root):
+            wait_until(lambda: reason.search(browser.get("overview").text), RUN_LIMIT_SECONDS, "the reason of the wait")
+        waits.kill()
+
+
 class Live(Page):
     def events(self, browser, view="overview"):
         """Yields the page's updated parts as they arrive."""
         connection = browser.connect()
         self.addCleanup(connection.close)
-        connection.request("GET", f"/events?view={view}", headers=browser.headers({}))
+        connection.request("GET", f"/{browser.folder}events?view={view}", headers=browser.headers({}))
         response = connection.getresponse()
         self.assertEqual(response.status, 200)
         self.assertEqual(response.headers["Content-Type"], "text/event-stream; charset=utf-8")

@@ -107,7 +107,7 @@ TEST_CASE("each running session has its link to end it, and each waiting one its
 TEST_CASE("a session that has ended is shown with its GPUs, its times, and how long and for what it waited") {
   const std::string html = document(View::history, {}, sample_snapshot());
   CHECK(html.find("<td>0, 2</td><td>2026-09-21 14:13 UTC</td><td>2026-09-21 14:23 UTC</td>"
-                  "<td class=\"number\">0.50 h</td><td class=\"number\">2 min</td>"
+                  "<td class=\"number\">30.0 min</td><td class=\"number\">2 min</td>"
                   "<td class=\"sentence\">alice</td>") != std::string::npos);
 }
 
