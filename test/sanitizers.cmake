@@ -41,8 +41,8 @@ gpuwire_not_sanitized(SANITIZERS tsan TESTS software_device_driver_test software
   end_to_end_progress end_to_end_profile
   BECAUSE "kernels that watch words which others write race by the rules of C++ and not by those of the device")
 gpuwire_not_sanitized(SANITIZERS tsan TESTS end_to_end_why end_to_end_queue end_to_end_tenants
-  end_to_end_own_view end_to_end_web_page end_to_end_web_tls end_to_end_reservations end_to_end_quotas
-  end_to_end_two_gpus end_to_end_dedup end_to_end_monitoring end_to_end_restart end_to_end_chaos
+  end_to_end_own_view end_to_end_web_page end_to_end_web_proxy end_to_end_web_tls end_to_end_reservations
+  end_to_end_quotas end_to_end_two_gpus end_to_end_dedup end_to_end_monitoring end_to_end_restart end_to_end_chaos
   server_service_manager nvml_library nvidia_smi launcher_jax_test
   BECAUSE "they start servers or clients of this tree in ways of their own, or need the worker's memory where programs
  have none, which the runtime does not allow: docs/troubleshooting.md, the server's addresses are taken")

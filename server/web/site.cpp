@@ -13,9 +13,10 @@ namespace gpuwire::server::web {
 namespace {
 
 // Returns a cookie that lives until the browser ends, goes with this site's own requests only, and is hidden from
-// scripts.
+// scripts. Without a path it belongs to the folder of the page (RFC 6265, 5.1.4), so that the pages of two servers
+// behind one proxy do not replace each other's.
 std::string cookie(const char* name, const std::string& value, bool encrypted) {
-  return fmt::format("{}={}; Path=/; HttpOnly; SameSite=Strict{}{}", name, value, value.empty() ? "; Max-Age=0" : "",
+  return fmt::format("{}={}; HttpOnly; SameSite=Strict{}{}", name, value, value.empty() ? "; Max-Age=0" : "",
                      encrypted ? "; Secure" : "");
 }
 

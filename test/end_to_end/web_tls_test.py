@@ -131,7 +131,7 @@ class SignIn(TlsPage):
         self.assertEqual(reply.status, 200, reply.text)
         self.assertIn("Signed in as tenant <bdi>anna</bdi>", reply.text)
         cookie, = reply.headers.get_all("Set-Cookie")
-        self.assertRegex(cookie, rf"^{SIGN_IN}=gpuwire_\S+; Path=/; HttpOnly; SameSite=Strict; Secure$")
+        self.assertRegex(cookie, rf"^{SIGN_IN}=gpuwire_\S+; HttpOnly; SameSite=Strict; Secure$")
         # From then on the cookie is enough, also on a connection without a certificate.
         plain = self.browser()
         self.assertEqual(plain.get("overview").location, "sign-in")
