@@ -25,6 +25,7 @@ class Tenants(unittest.TestCase):
     """A server of two small software devices with a configuration file, and a token for each tenant."""
 
     server_keys = "sessions_per_gpu_max = 1"
+    server_options = ()  # of the command, beside those that start_server() names
     tenant_keys = {name: "" for name in TENANTS}
 
     @classmethod
@@ -57,7 +58,7 @@ class Tenants(unittest.TestCase):
     def start_server(self):
         self.server = Server(BUILD, [
             "--config", self.file, "--device", DEVICE, "--software-devices", "2", "--software-memory",
-            f"{DEVICE_BYTES}B"
+            f"{DEVICE_BYTES}B", *self.server_options
         ])
         self.addCleanup(self.server.stop)
         self.server.__enter__()
