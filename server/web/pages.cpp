@@ -45,6 +45,16 @@ Html bare_page(const std::string& title, const Html& content) {
          title + Html::markup("</h1>\n") + content + end_of_page();
 }
 
+struct ActionWords {
+  const char *path, *verb, *effect;
+};
+// By Action.
+constexpr ActionWords kActions[] = {
+    {"end", "End", "Its program loses its GPU at once"},
+    {"suspend", "Suspend",
+     "Its device memory goes to the server's own memory, if it is idle, and returns with its program's next call."},
+    {"resume", "Resume", "Its device memory returns to its GPU as soon as there is room."}};
+
 }  // namespace
 
 std::string view_page(View view, const Visitor& visitor, const std::vector<Part>& parts, const std::string& csrf) {
@@ -86,14 +96,17 @@ std::string sign_in_page(const std::string& csrf, const std::string& holder, con
   return bare_page("Sign in", content).str();
 }
 
-std::string confirm_end_page(const Visitor& visitor, uint64_t session, const std::string& csrf) {
-  const std::string title = "End session " + std::to_string(session) + "?";
-  Html content = Html::markup("<p>Its program loses its GPU at once");
-  content += visitor.administrator() ? Html::markup(", and is told that the administrator has ended it.</p>\n")
-                                     : Html::markup(".</p>\n");
-  content += Html::markup("<form method=\"post\" action=\"end\">\n") + csrf_field(csrf) +
-             Html::markup("<input type=\"hidden\" name=\"session\" value=\"") + Html::number(session) +
-             Html::markup("\">\n<button type=\"submit\" class=\"danger\">End session ") + Html::number(session) +
+std::string confirm_page(Action action, const Visitor& visitor, uint64_t session, const std::string& csrf) {
+  const ActionWords& words = kActions[size_t(action)];
+  const std::string title = std::string(words.verb) + " session " + std::to_string(session) + "?";
+  Html content = Html::markup("<p>") + words.effect;
+  if (action == Action::end)
+    content += visitor.administrator() ? ", and is told that the administrator has ended it." : ".";
+  content += Html::markup("</p>\n<form method=\"post\" action=\"") + words.path + Html::markup("\">\n") +
+             csrf_field(csrf) + Html::markup("<input type=\"hidden\" name=\"session\" value=\"") +
+             Html::number(session) + Html::markup("\">\n<button type=\"submit\"") +
+             (action == Action::end ? Html::markup(" class=\"danger\">") : Html::markup(">")) + words.verb +
+             " session " + Html::number(session) +
              Html::markup("</button> <a class=\"button\" href=\"overview\">Keep it</a>\n</form>\n");
   return bare_page(title, content).str();
 }

@@ -14,7 +14,8 @@ std::string view_page(View view, const Visitor& visitor, const std::vector<Part>
 // `holder`: the owner of the certificate that the visitor's browser has shown; empty: there is none. `wrong`: why the
 // last attempt failed; empty: there was none.
 std::string sign_in_page(const std::string& csrf, const std::string& holder, const std::string& wrong);
-std::string confirm_end_page(const Visitor& visitor, uint64_t session, const std::string& csrf);
+enum class Action : uint8_t { end, suspend, resume };
+std::string confirm_page(Action action, const Visitor& visitor, uint64_t session, const std::string& csrf);
 // `text`: one sentence.
 std::string message_page(const std::string& title, const std::string& text);
 

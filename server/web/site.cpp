@@ -87,6 +87,13 @@ bool is_of_this_site(const Request& request, const char* cookie_name) {
   return !is_from_elsewhere(request) && is_csrf_of(field(request.cookies, cookie_name), field(request.form, "csrf"));
 }
 
+std::optional<Action> action_named(std::string_view path) {
+  if (path == "end") return Action::end;
+  if (path == "suspend") return Action::suspend;
+  if (path == "resume") return Action::resume;
+  return std::nullopt;
+}
+
 // Returns the ticket of the request's cookie; empty if the cookie is longer than any ticket.
 std::string ticket_of(const Request& request) {
   std::string ticket = field(request.cookies, kTicketCookie);
@@ -158,7 +165,7 @@ void Site::answer_get(const Request& request, Done done) {
   if (request.path == "icon.svg") return done(asset(kIcon, "image/svg+xml"));
   if (!request.certificate.refusal.empty()) return done(certificate_refused(request));
   if (request.path == "sign-in") return done(sign_in_form(request, ""));
-  if (request.path == "end") return end(request, std::move(done));
+  if (auto action = action_named(request.path)) return act(*action, request, std::move(done));
   if (request.path == "events") {
     auto view = view_named(field(request.query, "view"));
     if (!view) return done(message(404, "Not found", "There is no such view."));
@@ -174,11 +181,11 @@ void Site::answer_get(const Request& request, Done done) {
 void Site::answer_post(const Request& request, Done done) {
   if (!request.certificate.refusal.empty()) return done(certificate_refused(request));
   if (request.path == "sign-in") return sign_in(request, std::move(done));
-  if (request.path != "end" && request.path != "sign-out")
-    return done(message(404, "Not found", "There is nothing to send here."));
+  const auto action = action_named(request.path);
+  if (!action && request.path != "sign-out") return done(message(404, "Not found", "There is nothing to send here."));
   if (!is_of_this_site(request, kTicketCookie))
     return done(message(403, "Refused", "The form was not sent from this page. Load the page again."));
-  if (request.path == "end") return end(request, std::move(done));
+  if (action) return act(*action, request, std::move(done));
   server_.ask({{"command", "sign_out"}, {"ticket", ticket_of(request)}},
               [request, done = std::move(done)](const auto&) { done(signed_out(request)); });
 }
@@ -228,29 +235,33 @@ void Site::sign_in_by_certificate(const Request& request,
               });
 }
 
-// GET shows the confirmation page, POST ends the session.
-void Site::end(const Request& request, Done done) {
+// GET shows the confirmation page, POST does it.
+void Site::act(Action action, const Request& request, Done done) {
   const std::string ticket = ticket_of(request);
   const auto session = number_field(request.post ? request.form : request.query, "session");
   if (!session) return done(message(400, "Which session?", "The request does not name a session."));
   if (request.post) {
-    server_.ask({{"command", "end"}, {"ticket", ticket}, {"session", *session}},
-                [request, done = std::move(done)](const tl::expected<Json, std::string>& answer) {
+    server_.ask({{"command", request.path}, {"ticket", ticket}, {"session", *session}},
+                [action, request, done = std::move(done)](const tl::expected<Json, std::string>& answer) {
                   if (answer && answer->value("signed_out", Json(false)) == true) return done(signed_out(request));
                   if (answer && answer->value("ok", Json(false)) == true) return done(redirection("overview"));
-                  done(message(404, "Nothing was ended",
-                               "Nothing was ended: " + (answer ? text_of(*answer, "error") : answer.error()) + "."));
+                  const std::string why = answer ? text_of(*answer, "error") : answer.error();
+                  if (action == Action::end)
+                    return done(message(404, "Nothing was ended", "Nothing was ended: " + why + "."));
+                  done(message(403, "Not done", "Not done: " + why + "."));
                 });
     return;
   }
   fetch(View::overview, ticket,
-        [request, ticket, session = *session, done = std::move(done)](const SeenOrRefusal& seen) {
+        [action, request, ticket, session = *session, done = std::move(done)](const SeenOrRefusal& seen) {
           if (!seen && seen.error().signed_out) return done(signed_out(request));
           if (!seen) return done(message(503, "No answer", seen.error().why));
+          if (action != Action::end && !seen->visitor.may_move())
+            return done(message(403, "Not done", "Not done: only an administrator suspends and resumes sessions."));
           for (const SessionMetrics& one : seen->snapshot.sessions) {
             if (one.id != session) continue;
             Reply reply;
-            reply.body = confirm_end_page(seen->visitor, session, csrf_of(ticket));
+            reply.body = confirm_page(action, seen->visitor, session, csrf_of(ticket));
             return done(std::move(reply));
           }
           done(message(404, "Not found", fmt::format("There is no session {}.", session)));

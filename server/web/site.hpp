@@ -16,6 +16,7 @@
 #include "server/web/attempts.hpp"
 #include "server/web/fields.hpp"
 #include "server/web/server_channel.hpp"
+#include "server/web/pages.hpp"
 #include "server/web/views.hpp"
 
 namespace gpuwire::server::web {
@@ -90,7 +91,7 @@ class Site {
   void show_seen(View view, const Request& request, const Seen& seen, const Done& done);
   void sign_in(const Request& request, Done done);
   void sign_in_by_certificate(const Request& request, std::function<void(tl::expected<std::string, Reply>)> ticket);
-  void end(const Request& request, Done done);
+  void act(Action action, const Request& request, Done done);
   const Snapshot* earlier(const Visitor& visitor);
   void remember(const Visitor& visitor, const Snapshot& snapshot);
 

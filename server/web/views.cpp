@@ -46,12 +46,25 @@ Html state_of(const SessionMetrics& session) {
   return session.state;
 }
 
-// Returns a link to a confirmation page, which works without scripts and prevents an accidental end.
+// Returns a link to a confirmation page, which works without scripts and prevents an accidental action.
+Html action_link(const char* action, const char* word, const SessionMetrics& session) {
+  const Html number = Html::number(session.id);
+  return Html::markup("<a class=\"button\" id=\"") + action + Html::markup("-") + number + Html::markup("\" href=\"") +
+         action + Html::markup("?session=") + number + Html::markup("\">") + word +
+         Html::markup("<span class=\"unseen\"> session ") + number + Html::markup("</span></a>");
+}
+
 Html end_link(const Visitor& visitor, const SessionMetrics& session) {
   if (session.state == "ending" || !visitor.may_end(session)) return "";
-  const Html number = Html::number(session.id);
-  return Html::markup("<a class=\"button\" id=\"end-") + number + Html::markup("\" href=\"end?session=") + number +
-         Html::markup("\">End<span class=\"unseen\"> session ") + number + Html::markup("</span></a>");
+  return action_link("end", "End", session);
+}
+
+// Sessions that run, with or without a connection, have memory to move.
+Html move_link(const Visitor& visitor, const SessionMetrics& session) {
+  if (!visitor.may_move()) return "";
+  if (session.suspension == "suspended") return " " + action_link("resume", "Resume", session);
+  if (!session.suspension.empty() || (session.state != "running" && session.state != "detached")) return "";
+  return " " + action_link("suspend", "Suspend", session);
 }
 
 Html share_meter(double share, const std::string& of) {
@@ -104,7 +117,7 @@ Html sessions_part(const Figures& figures) {
     table.add({Html::number(session.id), program_of(session), owner_name(session.tenant, session.user),
                session.service_class, state_of(session), time_words(now.taken_unix_s - session.since_unix_s),
                gpus_words(session), percent_words(figures.interval.gpu_share(session)), used_words(session),
-               end_link(figures.visitor, session)});
+               end_link(figures.visitor, session) + move_link(figures.visitor, session)});
   }
   return table.html(figures.visitor.administrator() ? "No session runs." : "None of your sessions runs.");
 }

@@ -117,6 +117,12 @@ class BrowsingPage(Looking, web_page_test.Page):
 
 
 class Browsing(BrowsingPage):
+    tenant_keys = {**web_page_test.Page.tenant_keys, "anna": 'budget = "200h/month"', "carl": 'budget = "50h/month"'}
+
+    @property
+    def page_keys(self):
+        return web_page_test.Page.page_keys + f'budget_file = "{self.audit}.budgets"\n'
+
     def test_a_wrong_token_is_refused_in_words_and_a_right_one_lets_in(self):
         self.sign_in_by_keyboard("a guess")
         self.assertIn("Not signed in", self.chromium.run('document.getElementById("wrong").textContent'))

@@ -102,7 +102,7 @@ tl::expected<void, std::string> Observation::start_web(boost::asio::io_context& 
   }
   auto acceptor = WebProcess::listen(configuration.web_listen, page_certificate_ != nullptr);
   if (!acceptor) return tl::unexpected(acceptor.error());
-  web_answers_ = std::make_unique<WebAnswers>(web_answers());
+  web_answers_ = std::make_unique<WebAnswers>(sources({}), web_credentials());
   if (!audit_log_.file().empty()) {
     std::ifstream lines = audit_tail(audit_log_.file().string());
     web_answers_->read_history(lines);
@@ -114,8 +114,6 @@ tl::expected<void, std::string> Observation::start_web(boost::asio::io_context& 
                                       page_certificate_.get());
   return {};
 }
-
-WebAnswers Observation::web_answers() { return WebAnswers(sources({}), web_credentials()); }
 
 WebCredentials Observation::web_credentials() {
   auto serves = [this](const std::string& name) {

@@ -65,7 +65,6 @@ class Observation {
   std::optional<size_t> end_tenant(const std::string& tenant, const std::string& reason);
   tl::expected<void, std::string> open_control_socket(const Configuration& configuration);
   tl::expected<void, std::string> start_web(boost::asio::io_context& io, const Configuration& configuration);
-  WebAnswers web_answers();
   WebCredentials web_credentials();
   tl::expected<WebCode, std::string> make_web_code();
   tl::expected<void, std::string> start_metrics(boost::asio::io_context& io, const Configuration& configuration);

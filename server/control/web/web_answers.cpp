@@ -6,8 +6,10 @@
 #include <fmt/format.h>
 
 #include "protocol/units/json.hpp"
+#include "server/control/client/limits.hpp"
 #include "server/control/requests.hpp"
 #include "server/identity/register.hpp"
+#include "server/log/escape.hpp"
 
 namespace gpuwire::server {
 namespace {
@@ -64,6 +66,8 @@ Json WebAnswers::answer(std::string_view line) {
   if (!visitor) return signed_out();
   if (command == "view") return view(request, *visitor);
   if (command == "end") return end(request, *visitor);
+  if (command == "suspend") return move(request, *visitor, {"suspend", "suspend_asked", sources_.suspend});
+  if (command == "resume") return move(request, *visitor, {"resume", "resume_asked", sources_.resume});
   if (command != "sign_out") return failed_answer("there is no such command");
   sign_ins_.sign_out(ticket);
   return {{"ok", true}};
@@ -180,6 +184,7 @@ Json WebAnswers::view(const Json& request, const WebVisitor& visitor) {
   if (!sources_.snapshot) return failed_answer("the server is not ready");
   Json answer = about(visitor);
   Snapshot shown = snapshot();
+  if (visitor.administrator()) add_move_failures(shown);
   if (!visitor.administrator()) shown = own_snapshot(std::move(shown), {visitor.tenant}, visitor.user);
   if (shown.sessions.size() > kSessionsShownMax) {
     shown.server.sessions_left_out = shown.sessions.size() - kSessionsShownMax;
@@ -207,6 +212,41 @@ Json WebAnswers::end(const Json& request, const WebVisitor& visitor) {
   if (sources_.audit) sources_.audit("end_asked", fields);
   snapshot_.reset();
   return {{"ok", true}, {"ended", 1}};
+}
+
+// The answer does not wait for the move, which may take a minute: the page shows the session's state meanwhile, and the
+// reason if it has not moved.
+Json WebAnswers::move(const Json& request, const WebVisitor& visitor, const Move& move) {
+  auto number = request.find("session");
+  if (number == request.end() || !number->is_number_unsigned())
+    return failed_answer(fmt::format("{} needs a session's number", move.word));
+  const auto id = number->get<uint64_t>();
+  if (!visitor.administrator()) return failed_answer("only an administrator suspends and resumes sessions");
+  if (!move.begin) return failed_answer("this server cannot suspend sessions");
+  move_failures_.erase(id);
+  move.begin(id, lifetime_.guard([this, id, word = move.word, event = move.event](const auto& result) {
+    const std::string text = escaped(result ? *result : result.error()).substr(0, kControlReasonBytesMax);
+    if (sources_.audit)
+      sources_.audit(event, {{"session", id}, {"by", "web page"}, {result ? "result" : "reason", text}});
+    if (!result) note_move_failure(id, fmt::format("{}: not done: {}", word, text));
+    snapshot_.reset();
+  }));
+  snapshot_.reset();
+  return {{"ok", true}};
+}
+
+void WebAnswers::note_move_failure(uint64_t session, std::string why) {
+  const auto now = clock_();
+  std::erase_if(move_failures_, [&](const auto& one) { return now - one.second.first >= kWebMoveFailureTime; });
+  if (move_failures_.size() < kWebMoveFailuresMax) move_failures_[session] = {now, std::move(why)};
+}
+
+void WebAnswers::add_move_failures(Snapshot& shown) const {
+  for (SessionMetrics& session : shown.sessions) {
+    auto found = move_failures_.find(session.id);
+    if (found == move_failures_.end() || clock_() - found->second.first >= kWebMoveFailureTime) continue;
+    if (session.warning.empty()) session.warning = found->second.second;
+  }
 }
 
 }  // namespace gpuwire::server

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "server/base/lifetime.hpp"
 #include "server/control/client/metrics_json.hpp"
 #include "server/control/sources.hpp"
 #include "server/control/usage/recent_sessions.hpp"
@@ -22,7 +23,7 @@ namespace gpuwire::server {
 class WebAnswers {
  public:
   using Clock = SignIns::Clock;
-  // `sources`: snapshot, end_session and audit are used.
+  // `sources`: snapshot, end_session, suspend, resume and audit are used.
   WebAnswers(ControlSources sources, WebCredentials credentials, Clock clock = &std::chrono::steady_clock::now);
 
   // `line` comes from a process that talks to strangers. Returns {"ok":true,...} or {"ok":false,"error":"one line"};
@@ -49,6 +50,13 @@ class WebAnswers {
   Json sign_in(const Json& request);
   Json view(const Json& request, const WebVisitor& visitor);
   Json end(const Json& request, const WebVisitor& visitor);
+  struct Move {
+    const char *word, *event;
+    const std::function<void(uint64_t, ControlSources::Moved)>& begin;
+  };
+  Json move(const Json& request, const WebVisitor& visitor, const Move& move);
+  void note_move_failure(uint64_t session, std::string why);
+  void add_move_failures(Snapshot& shown) const;
   const Snapshot& snapshot();
   const Past& past();
   Json use(bool month, const WebVisitor& visitor);
@@ -61,6 +69,9 @@ class WebAnswers {
   RecentSessions recent_;
   std::optional<std::pair<std::chrono::steady_clock::time_point, Snapshot>> snapshot_;
   std::optional<Past> past_;
+  // Why sessions were not suspended or resumed on the page, for kWebMoveFailureTime.
+  std::map<uint64_t, std::pair<std::chrono::steady_clock::time_point, std::string>> move_failures_;
+  Lifetime lifetime_;
 };
 
 }  // namespace gpuwire::server

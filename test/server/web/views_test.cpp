@@ -104,6 +104,31 @@ TEST_CASE("each running session has its link to end it, and each waiting one its
   }
 }
 
+TEST_CASE("an administrator has a link to suspend each running session, and to resume each suspended one") {
+  Snapshot snapshot = sample_snapshot();
+  snapshot.sessions.resize(1);
+  SessionMetrics& session = snapshot.sessions[0];
+  session.place = 0;
+  auto links = [&](const Visitor& visitor) {
+    const std::string html = document(View::overview, visitor, snapshot);
+    return std::pair(count(html, "href=\"suspend?session="), count(html, "href=\"resume?session="));
+  };
+  session.state = "running", session.suspension = "";
+  CHECK(links({}) == std::pair(size_t(1), size_t(0)));
+  CHECK(links({session.tenant}) == std::pair(size_t(0), size_t(0)));
+  session.state = session.suspension = "suspended";
+  CHECK(links({}) == std::pair(size_t(0), size_t(1)));
+  session.state = "detached";
+  CHECK(links({}) == std::pair(size_t(0), size_t(1)));
+  CHECK(links({session.tenant}) == std::pair(size_t(0), size_t(0)));
+  for (const char* moving : {"suspending", "resuming"}) {
+    session.state = session.suspension = moving;
+    CHECK(links({}) == std::pair(size_t(0), size_t(0)));
+  }
+  session.state = "starting", session.suspension = "";
+  CHECK(links({}) == std::pair(size_t(0), size_t(0)));
+}
+
 TEST_CASE("a session that has ended is shown with its GPUs, its times, and how long and for what it waited") {
   const std::string html = document(View::history, {}, sample_snapshot());
   CHECK(html.find("<td>0, 2</td><td>2026-09-21 14:13 UTC</td><td>2026-09-21 14:23 UTC</td>"

@@ -24,6 +24,8 @@ struct Page {
              done.push_back(std::to_string(session) + ": " + reason);
              return true;
            },
+       .suspend = [this](uint64_t session, const ControlSources::Moved& done) { move("suspend", session, done); },
+       .resume = [this](uint64_t session, const ControlSources::Moved& done) { move("resume", session, done); },
        .audit =
            [this](std::string_view event, const LogFields& fields) {
              done.emplace_back(event);
@@ -40,6 +42,11 @@ struct Page {
        },
        .counts = [](const WebVisitor&) { return true; }},
       [this] { return now; }};
+  ControlSources::Moved moved;  // of the last move, which the test answers
+  void move(const char* word, uint64_t session, const ControlSources::Moved& answer) {
+    done.push_back(word + (" " + std::to_string(session)));
+    moved = answer;
+  }
   Json ask(const Json& request) { return answers.answer(dump(request)); }
   std::string ticket(const std::string& secret) { return ask({{"command", "sign_in"}, {"secret", secret}})["ticket"]; }
   std::string administrator() { return ticket(answers.make_code().value()); }
@@ -92,6 +99,55 @@ TEST_CASE("a tenant ends its own sessions and no other's, and an administrator a
   CHECK(page.ask({{"command", "end"}, {"ticket", root}, {"session", session}})["ok"] == true);
   CHECK(page.done == std::vector<std::string>{number + ": ended on the web page by tenant alice", "end_asked",
                                               number + ": ended on the web page by the administrator", "end_asked"});
+}
+
+TEST_CASE("an administrator suspends and resumes any session, and nobody else does") {
+  Page page;
+  const std::string alice = page.ticket("alice"), root = page.administrator();
+  const uint64_t session = session_of("alice");
+  page.done.clear();
+  for (const char* command : {"suspend", "resume"}) {
+    CHECK(page.ask({{"command", command}, {"ticket", alice}, {"session", session}})["ok"] == false);
+    CHECK(page.ask({{"command", command}, {"ticket", root}, {"session", "3"}})["ok"] == false);
+    CHECK(page.done.empty());
+    CHECK(page.ask({{"command", command}, {"ticket", root}, {"session", session}})["ok"] == true);
+    CHECK(page.done == std::vector<std::string>{fmt::format("{} {}", command, session)});
+    page.moved(std::string("suspended, 12 MiB"));
+    CHECK(page.done.back() == std::string(command) + "_asked");
+    CHECK(page.audited == LogFields{{"session", session}, {"by", "web page"}, {"result", "suspended, 12 MiB"}});
+    page.done.clear();
+  }
+}
+
+TEST_CASE("administrators see for a minute why a session was not suspended, and tenants do not") {
+  Page page;
+  for (SessionMetrics& one : page.snapshot.sessions) one.warning.clear();
+  const std::string alice = page.ticket("alice"), root = page.administrator();
+  const uint64_t session = session_of("alice");
+  auto warning = [&](const std::string& ticket) {
+    page.now += std::chrono::seconds(1);
+    const Json answer = page.ask({{"command", "view"}, {"ticket", ticket}});
+    for (const Json& one : answer["snapshot"]["sessions"])
+      if (one["id"] == session) return one["warning"].get<std::string>();
+    return std::string("no such session");
+  };
+  page.ask({{"command", "suspend"}, {"ticket", root}, {"session", session}});
+  CHECK(warning(root).empty());
+  page.moved(tl::unexpected(std::string("its program has work\n on the GPU")));
+  CHECK(warning(root) == "suspend: not done: its program has work\\x0a on the GPU");
+  CHECK(warning(alice).empty());
+  page.now += std::chrono::minutes(1);
+  CHECK(warning(root).empty());
+}
+
+TEST_CASE("a move that is over after the page is nobody's") {
+  ControlSources::Moved moved;
+  {
+    Page page;
+    page.ask({{"command", "suspend"}, {"ticket", page.administrator()}, {"session", session_of("alice")}});
+    moved = page.moved;
+  }
+  moved(std::string("suspended"));
 }
 
 TEST_CASE("a user of a tenant ends its own sessions and no other user's, and learns of no other user's budget") {
