@@ -175,7 +175,7 @@ tl::expected<Begun, SessionStartError> begin_session(link::Link& link, Outgoing&
     if (wire::FrameKind(header.kind) == wire::FrameKind::notice &&
         header.ordinal == uint32_t(wire::NoticeOrdinal::ending)) {
       auto notice = message.getRoot<schema::Ending>();
-      ended = true;
+      ended = ending.ended = true;
       auto reason = notice.getReason();
       ending.cause = "the server ended the session: " + printable({reason.begin(), reason.size()});
       if (notice.getResult()) ending.result = cuda_abi::from_peer(notice.getResult());

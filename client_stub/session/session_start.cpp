@@ -81,7 +81,7 @@ Started start_at(const std::string& server, NoticeHandler& notices, SessionKind 
   bool had_place = false, waits_for_server = false;
   for (;;) {
     Started started = attempt(*address, server, notices, kind, place);
-    if (started || started.error().refused) return started;
+    if (started || started.error().refused || started.error().ended) return started;
     const SessionStartError& failure = started.error();
     if (std::exchange(place.held, false)) {
       had_place = true;

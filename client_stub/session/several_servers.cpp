@@ -59,6 +59,7 @@ tl::expected<ChosenSession, SessionStartError> begin_with_best(const ServersToCh
       if (std::string line = chosen_line(choice.servers, ranking, server); !line.empty()) choice.told(line);
       auto started = choice.start(choice.servers[server]);
       if (started) return ChosenSession{std::move(*started), choice.servers[server]};
+      if (started.error().ended) return tl::unexpected(std::move(started.error()));
       failed = std::move(started.error());
       ranking.why[server] = failed->cause;
     }

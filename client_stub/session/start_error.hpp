@@ -22,6 +22,7 @@ struct SessionStartError {
   bool refused = false;  // the server has refused, and would refuse again
   bool absent = false;   // no server accepts connections there; a restarting server will soon
   bool full = false;     // the program would have to wait, which it has ruled out
+  bool ended = false;    // the server has ended the session that it had just begun; another attempt would begin another
 };
 
 inline tl::unexpected<SessionStartError> not_ready(std::string cause) {

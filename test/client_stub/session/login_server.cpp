@@ -14,6 +14,7 @@
 #include "protocol/wire/message_reader.hpp"
 #include "protocol/wire/preface.hpp"
 #include "schema/login.capnp.h"
+#include "schema/session.capnp.h"
 #include "test/client_stub/session/session_fixture.hpp"
 
 namespace gpuwire::test {
@@ -223,6 +224,21 @@ void LoginServer::admit(int64_t ends_unix_s) {
     root.setIdentityEndsUnixS(ends_unix_s);
   });
   admitted_ = true;
+}
+
+void LoginServer::admit_and_end(const std::string& reason) {
+  answer([&](schema::LoginAnswer::Builder root) { root.setAdmitted(); });
+  // A worker sends nothing before the client's Hello.
+  transport::FrameReceiver receiver(*connection_, wire::Sender::client);
+  if (receiver.next(kLimit) != transport::Received::frame) return;
+  capnp::MallocMessageBuilder message;
+  message.initRoot<schema::Ending>().setReason(reason);
+  auto bytes = message.getSegmentsForOutput()[0].asBytes();
+  send_frame({.kind = uint8_t(wire::FrameKind::notice),
+              .ordinal = uint32_t(wire::NoticeOrdinal::ending),
+              .message_words = uint32_t(bytes.size() / 8)},
+             std::as_bytes(std::span(bytes.begin(), bytes.size())));
+  await_end();
 }
 
 void LoginServer::await_end() {

@@ -58,6 +58,8 @@ class LoginServer {
   void refuse(const std::string& why);
   // `ends_unix_s`: as LoginAnswer.identityEndsUnixS.
   void admit(int64_t ends_unix_s = 0);
+  // Admits the client, and ends its session before it has begun. Without TLS.
+  void admit_and_end(const std::string& reason);
   void send_frame(const wire::FrameHeader& header, std::span<const std::byte> message);
   // Accepts no further connection. The server's thread only.
   void close_listener() { listener_.reset(); }

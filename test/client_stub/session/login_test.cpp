@@ -154,6 +154,21 @@ TEST_CASE("the time of a wait in the queue counts over the connections that were
   }
 }
 
+TEST_CASE("a program whose session is ended before it begins does not come back for another, also after a wait") {
+  Environment environment;
+  for (bool queued : {true, false}) {
+    CAPTURE(queued);
+    LoginServer server({}, [&](LoginServer& one) {
+      if (queued) one.queued(1, 1, "the GPU is in use");
+      one.admit_and_end("the card is needed");
+    });
+    auto outcome = try_connect("127.0.0.1:" + server.port());
+    CHECK_FALSE(outcome.works);
+    CHECK(outcome.error == "127.0.0.1:" + server.port() + ": the server ended the session: the card is needed");
+    CHECK(outcome.printed.find("to return to the place in the queue") == std::string::npos);
+  }
+}
+
 TEST_CASE("a token and the authority's file are enough, too, and the token travels inside TLS") {
   Lab lab;
   Environment environment(Variables{{"GPUWIRE_TOKEN_FILE", lab.token.path()}, {"GPUWIRE_CA", lab.authorities.path()}});

@@ -195,6 +195,18 @@ const SessionStartError kWell{.result = CUDA_SUCCESS};
 
 }  // namespace
 
+TEST_CASE("a program whose session is ended before it begins does not go to another server") {
+  Lab lab{.offers = {now({gpu(0)}), now({gpu(1)}), dead()},
+          .later = {},
+          .starts = {{.cause = "the server ended the session: enough", .ended = true}, kWell, kWell},
+          .told = {},
+          .started = {}};
+  auto begun = lab.begin();
+  REQUIRE_FALSE(begun);
+  CHECK(begun.error().cause == "the server ended the session: enough");
+  CHECK(lab.started == std::vector<std::string>{"gpu1"});
+}
+
 TEST_CASE("a server that dies between its answer and the start is passed over") {
   Lab lab{.offers = {now({gpu(0)}), now({gpu(1)}), dead()},
           .later = {},
