@@ -98,6 +98,7 @@ struct Configuration {
   uint64_t adopt_grace_ms = 5 * 60 * 1000;  // the time for which sessions run without a server; 0: they end with it
   unsigned sessions_max = 64;
   unsigned sessions_per_gpu_max = 0;               // 0: no bound
+  uint64_t suspend_memory_bytes = 0;               // for all suspended sessions; 0: the machine's available memory
   std::string metrics_listen;                      // HOST:PORT of the Prometheus endpoint; empty: none
   std::string web_listen;                          // HOST:PORT of the web page; empty: none
   std::filesystem::path web_certificate, web_key;  // of the web page; empty: it is not encrypted

@@ -373,6 +373,7 @@ Configuration read(const toml::table& file, Mistakes& mistakes, const Configurat
   server.flag("scheduling", out.scheduling);
   server.number("batch_floor", out.batch_floor, 0, kBatchFloorMax, true);
   server.count("sessions_per_gpu_max", out.sessions_per_gpu_max, 0, kSessionsMax);
+  server.bytes("suspend_memory", out.suspend_memory_bytes);
   read_paths(server, out);
   server.finish();
   TenantConfiguration defaults;

@@ -35,10 +35,16 @@ std::string Suspensions::why_not(const SessionRecord& session) const {
 
 // A move takes the host's memory only as it is carried out, so the moves that are still to be done count.
 std::string Suspensions::why_no_host_room(const SessionRecord& session) const {
-  uint64_t bytes = parts_.memory.releasable_bytes(session);
-  for (const auto& [number, other] : sessions_)
-    if (number != session.number && (other->phase == P::moving_out || other->phase == P::recalled))
-      bytes += other->host_bytes;
+  const uint64_t own = parts_.memory.releasable_bytes(session);
+  uint64_t bytes = own, others = 0;
+  for (const auto& [number, other] : sessions_) {
+    if (number == session.number) continue;
+    others += other->host_bytes;
+    if (other->phase == P::moving_out || other->phase == P::recalled) bytes += other->host_bytes;
+  }
+  if (memory_max_bytes_ != 0 && own + others > memory_max_bytes_)
+    return fmt::format("suspend_memory is too small: {} are needed, and suspended sessions have {} of {}", mib(own),
+                       mib(others), mib(memory_max_bytes_));
   if (const uint64_t available = parts_.host_available(); available != 0 && bytes > available)
     return fmt::format("the server's own memory is too small: {} are needed, and {} are free", mib(bytes),
                        mib(available));

@@ -47,6 +47,9 @@ class Suspensions final : public SessionAttachments {
   void resume(scheduler::SessionId session, Done done);
   // Returns the device memory of the tenant's sessions that is with the host, or on its way there or back.
   uint64_t host_bytes(scheduler::TenantId tenant) const;
+  // Sets the bound of the device memory of all sessions that is with the host, or on its way there; 0: the machine's
+  // available memory alone bounds it. A lower bound brings no session back.
+  void set_memory_max(uint64_t bytes) { memory_max_bytes_ = bytes; }
 
   // Returns the handlers of the process's events.
   SuspenderProcess::Events mover_events();
@@ -92,6 +95,7 @@ class Suspensions final : public SessionAttachments {
   void moved(const ipc::Moved& result);
 
   const SuspensionParts parts_;
+  uint64_t memory_max_bytes_ = 0;
   std::map<SessionId, std::unique_ptr<Suspended>> sessions_;  // those that are not simply running
   std::deque<SessionId> moves_;                               // sessions with a move to be ordered, oldest first
   struct Order {

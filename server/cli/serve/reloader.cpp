@@ -73,6 +73,7 @@ tl::expected<std::string, ReloadRefused> Reloader::read_again(bool confirmed) {
   if (auto done = broker_.reload(std::move(*configuration)); !done)
     return tl::unexpected(ReloadRefused{kMistakes, done.error()});
   current_ = std::move(next);
+  if (in_force_) in_force_(current_);
   std::string said = fmt::format("the configuration was read again: {} tenant{}{}{}", tenants, tenants == 1 ? "" : "s",
                                  changes.empty() ? "" : "; ", changes);
   if (!later.empty()) said += fmt::format("; {} will take effect when the server starts again", later);

@@ -27,6 +27,9 @@ class Reloader {
   // Called after each attempt, with the result of reload().
   using Told = std::function<void(const tl::expected<std::string, ReloadRefused>&)>;
   void observe(Told told) { notified_ = std::move(told); }
+  // Called with each new configuration that is in force, for parts that the broker does not know.
+  using InForce = std::function<void(const Configuration&)>;
+  void observe_configuration(InForce in_force) { in_force_ = std::move(in_force); }
   // Returns the changes in words, or every mistake. After a mistake the old configuration stays in force. It also stays
   // if tenants with sessions would be removed, unless the caller has `confirmed` this.
   tl::expected<std::string, ReloadRefused> reload(bool confirmed);
@@ -45,6 +48,7 @@ class Reloader {
   const Read read_;
   std::function<void()> before_;
   Told notified_;
+  InForce in_force_;
   boost::asio::signal_set signal_;
   Lifetime lifetime_;
 };

@@ -259,6 +259,7 @@ int serve(const ServeOptions& options) {
                            .mover = suspender,
                            .host_available = &available_bytes,
                            .host_changed = [&](scheduler::TenantId tenant) { guard->suspended_changed(tenant); }});
+  suspensions.set_memory_max(configuration->suspend_memory_bytes);
   broker.sessions().add_part(suspensions);
   HostGuard host_guard(io, broker.sessions(),
                        {.machine_bytes = machine_bytes(),
@@ -294,6 +295,8 @@ int serve(const ServeOptions& options) {
     cache_keeper.emplace(folder, options.module_cache_bytes);
   }
   Reloader reloader(io, broker, *configuration, [&] { return read_configuration(options); });
+  reloader.observe_configuration(
+      [&](const Configuration& in_force) { suspensions.set_memory_max(in_force.suspend_memory_bytes); });
   auto observation = Observation::start(
       io, broker, suspensions, *configuration,
       options.config_file.empty() ? Observation::Reload{} : [&](bool confirmed) { return reloader.reload(confirmed); });

@@ -93,6 +93,14 @@ TEST_CASE("a chunk store of nothing is not the same as one that nobody has spoke
   CHECK_FALSE(configuration->tenants[1].dedup_memory_bytes.has_value());
 }
 
+TEST_CASE("the memory of suspended sessions has no bound unless the file has one") {
+  auto configuration = read("[server]\nsuspend_memory = \"256GiB\"\n[tenants.anna]\n");
+  REQUIRE(configuration);
+  CHECK(configuration->suspend_memory_bytes == 256 * kGiB);
+  CHECK(open_configuration().suspend_memory_bytes == 0);
+  CHECK(names(mistakes("[server]\nsuspend_memory = 256\n[tenants.anna]\n"), "2", "suspend_memory of [server]"));
+}
+
 TEST_CASE("everything that is wrong is told at once, in the order of the file, each with its line") {
   ConfigurationErrors errors = mistakes(R"([server]
 listen = ["127.0.0.1:70000", "unix:relative", "0.0.0.0:9750"]

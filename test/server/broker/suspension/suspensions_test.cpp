@@ -192,6 +192,27 @@ TEST_CASE("sessions that are suspended together do not take more than the host's
   CHECK(f.mover.orders.size() == 1);
 }
 
+TEST_CASE("suspended sessions together do not have more than the configured memory") {
+  SuspensionFixture f;
+  const SessionId other = f.begin();
+  f.suspensions.set_memory_max((10 << 20) - 1);
+  f.rest();
+  f.suspensions.suspend(other, f.hear());
+  CHECK(f.said ==
+        "suspended, 5 MiB; no: suspend_memory is too small: 5 MiB are needed, and suspended sessions have 5 MiB of 10 "
+        "MiB; ");
+  f.suspensions.set_memory_max(10 << 20);
+  f.suspensions.suspend(other, f.hear());
+  CHECK(f.control.sent == "quiesce quiesce ");
+  // The memory of a session that has returned counts no more.
+  f.resume();
+  f.moved(ipc::MoveResult::done);
+  f.suspensions.set_memory_max(5 << 20);
+  ipc::Message quiet = ipc::Quiet{};
+  CHECK(f.suspensions.on_message(*f.registry.find(other), quiet));
+  CHECK(f.mover.orders.size() == 3);
+}
+
 TEST_CASE("a worker that does not answer is let go on, and may rest later without harm") {
   SuspensionFixture f;
   f.suspend();
