@@ -18,11 +18,18 @@ class Choice {
       : request_(request), tenants_(view.tenants), host_room_bytes_(view.host_room_bytes) {}
 
   NoVictim why_not(const SuspendableSession& session) const;
+  // Returns the bytes that the asker gets by the session's suspension: another tenant's guaranteed memory stays
+  // reserved for that tenant.
+  uint64_t gives(const SuspendableSession& session) const;
   void take(const SuspendableSession& session);
 
  private:
   // Whether the asker, with its request, stays within its tenant's guarantee.
   bool asker_within_guarantee() const;
+  SuspensionTenant tenant_of(const SuspendableSession& session) const {
+    const auto found = tenants_.find(session.tenant);
+    return found == tenants_.end() ? SuspensionTenant{} : found->second;
+  }
 
   const SuspensionRequest& request_;
   std::map<TenantId, SuspensionTenant> tenants_;
@@ -51,12 +58,17 @@ NoVictim Choice::why_not(const SuspendableSession& session) const {
   if (request_.session == session.session) return NoVictim::asks_itself;
   if (session.service_class < request_.service_class) return NoVictim::higher_class;
   if (const NoVictim why = why_it_stays(session); why != NoVictim::none) return why;
-  const auto found = tenants_.find(session.tenant);
-  const SuspensionTenant tenant = found == tenants_.end() ? SuspensionTenant{} : found->second;
+  const SuspensionTenant tenant = tenant_of(session);
   if (session.tenant != request_.tenant && tenant.held_bytes <= tenant.guaranteed_bytes && !asker_within_guarantee())
     return NoVictim::within_guarantee;
   if (session.host_bytes > std::min(tenant.host_room_bytes, host_room_bytes_)) return NoVictim::host_memory_full;
   return NoVictim::none;
+}
+
+uint64_t Choice::gives(const SuspendableSession& session) const {
+  if (session.tenant == request_.tenant || asker_within_guarantee()) return session.bytes;
+  const SuspensionTenant tenant = tenant_of(session);
+  return std::min(session.bytes, difference(tenant.held_bytes, tenant.guaranteed_bytes));
 }
 
 void Choice::take(const SuspendableSession& session) {
@@ -90,22 +102,30 @@ uint64_t reachable(Choice choice, const Sessions& sessions, const Sessions& take
   for (const SuspendableSession* session : sessions) {
     if (count == 0) break;
     if (std::ranges::find(taken, session) != taken.end() || choice.why_not(*session) != NoVictim::none) continue;
+    bytes += choice.gives(*session);
     choice.take(*session);
-    bytes += session->bytes;
     --count;
   }
   return bytes;
 }
 
+// Returns the bytes that all these victims free.
+uint64_t given_by(Choice choice, const Sessions& sessions) {
+  uint64_t bytes = 0;
+  for (const SuspendableSession* session : sessions) {
+    bytes += choice.gives(*session);
+    choice.take(*session);
+  }
+  return bytes;
+}
+
 // Removes victims without which the others still free enough.
-void drop_superfluous(Sessions& taken, uint64_t wanted) {
-  uint64_t given = 0;
-  for (const SuspendableSession* session : taken) given += session->bytes;
-  std::vector<const SuspendableSession*> worst_first(taken.rbegin(), taken.rend());
+void drop_superfluous(const Choice& choice, Sessions& taken, uint64_t wanted) {
+  const Sessions worst_first(taken.rbegin(), taken.rend());
   for (const SuspendableSession* session : worst_first) {
-    if (given - session->bytes < wanted) continue;
-    given -= session->bytes;
-    std::erase(taken, session);
+    Sessions others = taken;
+    std::erase(others, session);
+    if (given_by(choice, others) >= wanted) taken = std::move(others);
   }
 }
 
@@ -122,12 +142,12 @@ Sessions take_best(Choice choice, const Sessions& sessions, uint64_t wanted, siz
       after.take(*session);
       Sessions with = taken;
       with.push_back(session);
-      return session->bytes + reachable(after, sessions, with, count) >= wanted;
+      return choice.gives(*session) + reachable(after, sessions, with, count) >= wanted;
     });
     if (next == by_worth.end()) return {};
+    wanted = difference(wanted, choice.gives(**next));
     choice.take(**next);
     taken.push_back(*next);
-    wanted = difference(wanted, (*next)->bytes);
   }
   return wanted == 0 ? taken : Sessions{};
 }
@@ -148,13 +168,14 @@ std::vector<SessionId> choose_victims(const SuspensionRequest& request, const Su
   Sessions candidates;
   for (const SuspendableSession& session : view.sessions)
     if (choice.why_not(session) == NoVictim::none) candidates.push_back(&session);
-  std::ranges::sort(candidates, [](const auto* a, const auto* b) {
-    return a->bytes != b->bytes ? a->bytes > b->bytes : a->session < b->session;
+  std::ranges::sort(candidates, [&](const auto* a, const auto* b) {
+    const uint64_t gives_a = choice.gives(*a), gives_b = choice.gives(*b);
+    return gives_a != gives_b ? gives_a > gives_b : a->session < b->session;
   });
   for (size_t count = 1; count <= std::min(kVictimsMax, candidates.size()); ++count) {
     if (reachable(choice, candidates, {}, count) < request.bytes) continue;
     Sessions taken = take_best(choice, candidates, request.bytes, count);
-    drop_superfluous(taken, request.bytes);
+    drop_superfluous(choice, taken, request.bytes);
     std::vector<SessionId> victims;
     for (const SuspendableSession* session : taken) victims.push_back(session->session);
     return victims;

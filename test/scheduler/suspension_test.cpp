@@ -106,6 +106,17 @@ TEST_CASE("a tenant that holds more than its guarantee gives up no more sessions
   CHECK(choose_victims(asks(31 * kGB), setting.view()).empty());
 }
 
+TEST_CASE("a victim counts only with what its tenant holds beyond its guarantee") {
+  Setting setting = setting_of({idle_session(1, 1, 40 * kGB), idle_session(2, 2, 20 * kGB)});
+  setting.tenants[TenantId(1)].guaranteed_bytes = 30 * kGB;
+  CHECK(choose_victims(asks(10 * kGB), setting.view()) == victims({2}));
+  CHECK(choose_victims(asks(30 * kGB), setting.view()).size() == 2);
+  CHECK(choose_victims(asks(31 * kGB), setting.view()).empty());
+  // Within its own guarantee the asker gets all of it.
+  setting.tenants[TenantId(99)] = {.held_bytes = 0, .guaranteed_bytes = 60 * kGB};
+  CHECK(choose_victims(asks(40 * kGB), setting.view()) == victims({1}));
+}
+
 TEST_CASE("a tenant's own idle session gives to the tenant's next one whatever is guaranteed") {
   Setting setting = setting_of({idle_session(1, 99, 30 * kGB)});
   setting.tenants[TenantId(99)].guaranteed_bytes = 30 * kGB;
@@ -213,6 +224,20 @@ class Judge {
     return true;
   }
 
+  // Returns the bytes that the asker gets by the suspension of all of the set.
+  uint64_t given(const std::vector<const SuspendableSession*>& set) const {
+    std::map<TenantId, uint64_t> of;
+    for (const SuspendableSession* session : set) of[session->tenant] += session->bytes;
+    uint64_t sum = 0;
+    for (const auto& [tenant, bytes] : of) {
+      const SuspensionTenant has = tenant_of(tenant);
+      const bool all = tenant == request_.tenant || asker_is_within_guarantee();
+      const uint64_t beyond = has.held_bytes > has.guaranteed_bytes ? has.held_bytes - has.guaranteed_bytes : 0;
+      sum += all ? bytes : std::min(bytes, beyond);
+    }
+    return sum;
+  }
+
  private:
   SuspensionTenant tenant_of(TenantId tenant) const {
     const auto found = setting_.tenants.find(tenant);
@@ -267,12 +292,6 @@ SuspensionRequest random_request(Dice& dice) {
   return request;
 }
 
-uint64_t sum_of(const std::vector<const SuspendableSession*>& set) {
-  uint64_t bytes = 0;
-  for (const SuspendableSession* session : set) bytes += session->bytes;
-  return bytes;
-}
-
 void check_choice(const SuspensionRequest& request, const Setting& setting) {
   const Judge judge(request, setting);
   const Victims chosen = choose_victims(request, setting.view());
@@ -283,12 +302,16 @@ void check_choice(const SuspensionRequest& request, const Setting& setting) {
   REQUIRE(set.size() == std::set<SessionId>(chosen.begin(), chosen.end()).size());
   if (!set.empty()) {
     CHECK(judge.allowed(set));
-    CHECK(sum_of(set) >= request.bytes);
-    for (const SuspendableSession* session : set) CHECK(sum_of(set) - session->bytes < request.bytes);
+    CHECK(judge.given(set) >= request.bytes);
+    for (const SuspendableSession* session : set) {
+      auto others = set;
+      std::erase(others, session);
+      CHECK(judge.given(others) < request.bytes);
+    }
   }
   // Whether one alone would do decides: then one is chosen, and no more.
   const bool one_gives_enough = std::ranges::any_of(setting.sessions, [&](const SuspendableSession& session) {
-    return request.bytes > 0 && session.bytes >= request.bytes && judge.allowed({&session});
+    return request.bytes > 0 && judge.given({&session}) >= request.bytes && judge.allowed({&session});
   });
   CHECK((set.size() == 1) == one_gives_enough);
 }
