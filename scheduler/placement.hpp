@@ -82,6 +82,8 @@ class Placement {
     // reservations.
     Bytes held;
     std::function<uint64_t(SessionId, DeviceIndex)> held_by;
+    // Whether the session's memory is with the host: then its reservation is free for others. Without it none is.
+    std::function<bool(SessionId)> away;
     Bytes guaranteed;  // without it: no guarantees
     // For the texts of reasons; without them the texts have no such value. The reserved bytes of all tenants' sessions,
     // and the guarantees of all tenants but this one.

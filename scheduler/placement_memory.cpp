@@ -9,7 +9,7 @@ uint64_t Placement::State::promised(DeviceIndex device, const TenantId* tenant, 
   for (const auto& [session, one] : running) {
     if (std::count(one.devices.begin(), one.devices.end(), device) && (!tenant || one.tenant == *tenant) &&
         !gone.contains(one))
-      sum += one.memory_bytes;
+      sum += reserved_by(session, one);
   }
   return sum;
 }
@@ -20,7 +20,8 @@ uint64_t Placement::State::held(TenantId tenant, DeviceIndex device) const {
 }
 
 uint64_t Placement::State::held_by(SessionId session, const Running& one, DeviceIndex device) const {
-  return memory.held_by ? std::max(memory.held_by(session, device), one.memory_bytes) : one.memory_bytes;
+  const uint64_t reserved = reserved_by(session, one);
+  return memory.held_by ? std::max(memory.held_by(session, device), reserved) : reserved;
 }
 
 uint64_t Placement::State::gained(TenantId tenant, DeviceIndex device, const Gone& gone) const {

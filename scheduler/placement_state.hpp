@@ -82,6 +82,10 @@ struct Placement::State {
   size_t sessions_of(TenantId tenant) const;
   size_t sessions_of(TenantId tenant, const std::string& user) const;
   std::map<TenantId, size_t> sessions_by_tenant() const;
+  // Returns the session's reservation on each of its devices, which a suspended session does not have.
+  uint64_t reserved_by(SessionId session, const Running& one) const {
+    return memory.away && memory.away(session) ? 0 : one.memory_bytes;
+  }
   // Returns the bytes promised to sessions on the device that they have not taken yet: no other session is promised the
   // same bytes.
   uint64_t promised(DeviceIndex device, const TenantId* tenant, const Gone& gone = {}) const;

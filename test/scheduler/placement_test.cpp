@@ -136,6 +136,22 @@ TEST_CASE("who waits for its own user's memory is told so, holds up nobody, and 
   CHECK(placement.start_waiting().size() == 1);
 }
 
+TEST_CASE("the reservation of a suspended session is free for others until the session returns") {
+  Placement placement(std::vector<Placement::Device>{{.bytes = 100 * kGiB}});
+  SessionId away{};
+  Placement::Memory memory;
+  memory.away = [&](SessionId session) { return session == away; };
+  placement.set_memory(std::move(memory));
+  CHECK(devices_of(placement.ask(asks(1, 60))).size() == 1);
+  REQUIRE(place_of(placement.ask(asks(2, 60))) == 1);
+  CHECK(placement.start_waiting().empty());
+  away = SessionId(1);
+  CHECK(placement.start_waiting().size() == 1);
+  REQUIRE(place_of(placement.ask(asks(3, 60))) == 1);
+  away = SessionId(2);
+  CHECK(placement.start_waiting().empty());
+}
+
 TEST_CASE("a program awaits the end of others only where nothing of its own tenant holds it up") {
   struct Row {
     const char* what;

@@ -72,6 +72,7 @@ scheduler::Placement::Memory Admission::placement_memory() const {
       .most = [this](TenantId tenant, DeviceIndex device) { return most_bytes(tenant, device); },
       .held = {},
       .held_by = {},
+      .away = {},
       .guaranteed = [this](TenantId tenant, DeviceIndex device) { return guaranteed_bytes(tenant, device); },
       .reserved = {},
       .guaranteed_to_others =
@@ -88,6 +89,10 @@ scheduler::Placement::Memory Admission::placement_memory() const {
   memory.held_by = [this](SessionId session, DeviceIndex device) {
     const SessionRecord* record = registry_.find(session);
     return record ? memory_->held_bytes(session, record->tenant_id, device) : 0;
+  };
+  memory.away = [this](SessionId session) {
+    const SessionRecord* record = registry_.find(session);
+    return record && memory_->is_away(session, record->tenant_id);
   };
   memory.reserved = [this](DeviceIndex device) { return memory_->reserved_bytes(device); };
   memory.reserve = [this](const scheduler::PlacementRequest& request, const std::vector<DeviceIndex>& devices) {

@@ -21,6 +21,11 @@ class SessionMemory {
   virtual uint64_t held_bytes(scheduler::TenantId tenant, scheduler::DeviceIndex device) const = 0;
   virtual uint64_t held_bytes(scheduler::SessionId session, scheduler::TenantId tenant,
                               scheduler::DeviceIndex device) const = 0;
+  // Whether the session's memory is with the host: it holds none of any device then.
+  virtual bool is_away(scheduler::SessionId session, scheduler::TenantId tenant) const {
+    (void)session, (void)tenant;
+    return false;
+  }
   // Returns the bytes reserved for sessions, whether they use them or not.
   virtual uint64_t reserved_bytes(scheduler::DeviceIndex device) const = 0;
   // Reserves so many bytes of each of the devices for the session, until it ends or release() is called. Returns false,

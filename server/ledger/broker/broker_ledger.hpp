@@ -84,6 +84,7 @@ class BrokerLedger final : public SessionAttachments,
   }
   uint64_t held_bytes(scheduler::SessionId session, scheduler::TenantId tenant,
                       scheduler::DeviceIndex device) const override;
+  bool is_away(scheduler::SessionId session, scheduler::TenantId tenant) const override;
   uint64_t reserved_bytes(scheduler::DeviceIndex device) const override;
   bool reserve(scheduler::SessionId session, scheduler::TenantId tenant, const std::string& user,
                std::span<const scheduler::DeviceIndex> devices, uint64_t bytes) override;

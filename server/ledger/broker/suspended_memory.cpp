@@ -33,6 +33,14 @@ uint64_t BrokerLedger::releasable_bytes(const SessionRecord& session) const {
   return bytes;
 }
 
+bool BrokerLedger::is_away(scheduler::SessionId session, scheduler::TenantId tenant) const {
+  const auto held = held_by(session, tenant);
+  if (!held) return false;
+  const auto& columns = (*held->state->page)->column;
+  return std::any_of(std::begin(columns), std::end(columns),
+                     [&](const PageColumn& column) { return column.away[held->slot].load() != 0; });
+}
+
 uint64_t BrokerLedger::release_memory(const SessionRecord& session) {
   const auto held = held_by(session.number, session.tenant_id);
   if (!held) return 0;
