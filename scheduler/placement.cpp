@@ -154,7 +154,7 @@ void Placement::State::walk(Visit&& visit) const {
       for (DeviceIndex device = 0; device < devices.size(); ++device) owed[device] |= wanted[device];
     }
     auto what = place(queue[i], owed);
-    if (visit(i, what)) return;
+    if (visit(i, what, std::as_const(owed))) return;
     auto* obstacle = std::get_if<Obstacle>(&what);
     if (obstacle && obstacle->own) continue;
     // Devices that one gang lends are not kept for the next gang instead.
@@ -176,7 +176,7 @@ std::vector<bool> Placement::State::who_holds_back() const {
   std::vector<bool> holds_back(queue.size());
   std::vector<size_t> keepers;
   std::vector<bool> lent(devices.size());
-  walk([&](size_t i, auto& what) {
+  walk([&](size_t i, auto& what, const auto&) {
     const auto* obstacle = std::get_if<Obstacle>(&what);
     if (!obstacle || obstacle->own) return false;
     const PlacementRequest& request = queue[i].request;
@@ -212,7 +212,7 @@ std::optional<std::pair<SessionId, Placed>> Placement::State::find_one(const std
   std::vector<Passed> passed;
   std::optional<size_t> found;
   Placed placed;
-  walk([&](size_t i, auto& what) {
+  walk([&](size_t i, auto& what, const auto&) {
     const PlacementRequest& request = queue[i].request;
     const bool wants_memory = request.memory_bytes && memory.reserve;
     if (std::holds_alternative<Placed>(what) && may(request.session) && wants_memory &&
@@ -319,11 +319,31 @@ std::vector<std::pair<SessionId, Placed>> Placement::start_waiting(const std::fu
 
 std::vector<std::pair<SessionId, Queued>> Placement::waiting() const {
   std::vector<std::pair<SessionId, Queued>> all;
-  state_->walk([&](size_t i, auto& what) {
+  state_->walk([&](size_t i, auto& what, const auto&) {
     auto* obstacle = std::get_if<State::Obstacle>(&what);
     all.emplace_back(state_->queue[i].request.session,
                      Queued{i + 1, state_->queue.size(), obstacle ? obstacle->why : "it is about to start",
                             state_->queue[i].round, obstacle && obstacle->awaits_end});
+    return false;
+  });
+  return all;
+}
+
+std::vector<MemoryWait> Placement::waiting_for_memory() const {
+  std::vector<MemoryWait> all;
+  state_->walk([&](size_t i, auto& what, const State::Needs& owed) {
+    const auto* obstacle = std::get_if<State::Obstacle>(&what);
+    const PlacementRequest& request = state_->queue[i].request;
+    if (!obstacle || obstacle->lacks == 0 || request.memory_bytes == 0) return false;
+    MemoryWait wait{
+        .session = request.session, .gpus = request.gpus, .memory_bytes = request.memory_bytes, .devices = {}};
+    size_t with_memory = 0;
+    for (const DeviceIndex device : state_->possible(request)) {
+      if (!state_->has_session(device) || (owed[device] & state_->takes(request, device))) continue;
+      wait.devices.push_back(device);
+      with_memory += state_->has_memory(request, device);
+    }
+    if (with_memory < request.gpus && wait.devices.size() >= request.gpus) all.push_back(std::move(wait));
     return false;
   });
   return all;

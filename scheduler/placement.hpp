@@ -59,6 +59,13 @@ struct Queued {
   // It waits for ends of any programs on its GPUs; false: its tenant's limits or its budget hold it up.
   bool awaits_end = false;
 };
+// A waiting session that begins as soon as it can reserve its memory on `gpus` of these devices.
+struct MemoryWait {
+  SessionId session{};
+  unsigned gpus = 1;
+  uint64_t memory_bytes = 0;  // on each
+  std::vector<DeviceIndex> devices;
+};
 struct NeverFits {
   std::string reason;  // one line for the client
 };
@@ -128,6 +135,8 @@ class Placement {
   });
   // In the queue's order.
   std::vector<std::pair<SessionId, Queued>> waiting() const;
+  // The waiting sessions that lack nothing but memory, in the queue's order.
+  std::vector<MemoryWait> waiting_for_memory() const;
 
   // Updates a waiting session whose tenant's settings have changed; it keeps its arrival. Returns NeverFits, and
   // removes it from the queue, if it can never be served now.

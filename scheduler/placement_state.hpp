@@ -152,8 +152,8 @@ struct Placement::State {
   void arrange();
   static bool before(const Waiting& a, const Waiting& b);
 
-  // Passes over the queue: `visit` gets each request's index with its devices or its obstacle, and returns true to
-  // stop.
+  // Passes over the queue: `visit` gets each request's index with its devices or its obstacle and the resources owed to
+  // requests in front, and returns true to stop.
   template <class Visit>
   void walk(Visit&& visit) const;
 };

@@ -152,6 +152,31 @@ TEST_CASE("the reservation of a suspended session is free for others until the s
   CHECK(placement.start_waiting().empty());
 }
 
+TEST_CASE("sessions that lack nothing but memory are listed in the queue's order, with the devices that may have it") {
+  Placement placement(std::vector<Placement::Device>{{.bytes = 100 * kGiB}, {.bytes = 40 * kGiB}});
+  CHECK(devices_of(placement.ask(asks(1, 60))) == std::vector<DeviceIndex>{0});
+  CHECK(devices_of(placement.ask(asks(2, 20))) == std::vector<DeviceIndex>{1});
+  CHECK(placement.waiting_for_memory().empty());
+  REQUIRE(place_of(placement.ask(asks(3, 50))) == 1);
+  REQUIRE(place_of(placement.ask(asks(4, 30, 2))) == 2);
+  PlacementRequest bound = asks(5, 90);
+  bound.tenant = TenantId(1);
+  bound.tenant_sessions_max = 1;
+  REQUIRE(place_of(placement.ask(bound)) == 3);
+  REQUIRE(place_of(placement.ask(asks(6, 41))) == 4);
+  const std::vector<MemoryWait> waits = placement.waiting_for_memory();
+  REQUIRE(waits.size() == 3);
+  CHECK((waits[0].session == SessionId(3) && waits[0].memory_bytes == 50 * kGiB && waits[0].gpus == 1));
+  CHECK(waits[0].devices == std::vector<DeviceIndex>{0});  // the other one can never have so much
+  CHECK((waits[1].session == SessionId(4) && waits[1].gpus == 2));
+  CHECK(waits[1].devices == std::vector<DeviceIndex>{0, 1});
+  CHECK(waits[2].session == SessionId(6));
+  // A session of a lower class gets no memory that a higher class waits for.
+  PlacementRequest low = asks(7, 45, 1, ServiceClass::scavenger);
+  REQUIRE(place_of(placement.ask(low)) == 5);
+  CHECK(placement.waiting_for_memory().size() == 3);
+}
+
 TEST_CASE("a program awaits the end of others only where nothing of its own tenant holds it up") {
   struct Row {
     const char* what;

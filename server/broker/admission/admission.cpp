@@ -483,6 +483,17 @@ std::vector<DeviceIndex> Admission::awaited_gpus(SessionId number) {
   return allowed(*session, *tenant);
 }
 
+std::vector<scheduler::MemoryWait> Admission::waiting_for_memory() {
+  if (!placement_ || !closed_.empty()) return {};
+  SessionMemory::Poll poll(memory_);
+  auto all = placement_->waiting_for_memory();
+  std::erase_if(all, [this](const scheduler::MemoryWait& one) {
+    const auto waiting = waiting_.find(one.session);
+    return waiting == waiting_.end() || waiting->second.vacant;
+  });
+  return all;
+}
+
 void Admission::over(SessionId session) {
   waiting_.erase(session);
   leaving_.erase(session);

@@ -131,6 +131,9 @@ class Admission {
   // limits or its budget hold it up.
   std::vector<scheduler::DeviceIndex> awaited_gpus(scheduler::SessionId session);
 
+  // Returns the waiting sessions that lack nothing but memory, in the queue's order.
+  std::vector<scheduler::MemoryWait> waiting_for_memory();
+
   // Returns the sets of GPUs that the tenants' sessions get if they ask for no number, ascending: each single GPU that
   // a tenant with one GPU a session may use, and all offered GPUs together. Sets of other sizes are rare, and many.
   std::vector<std::vector<scheduler::DeviceIndex>> usual_sets() const;

@@ -422,6 +422,21 @@ TEST_CASE("memory that comes back lets who waits for it begin, and what its tena
   CHECK(desk.refused(desk.ask({.tenant = "ben", .memory_bytes = 17 * kGiB})));
 }
 
+TEST_CASE("a program that lacks nothing but memory is listed until there is room for it") {
+  Desk desk({{.name = "anna"}}, {}, 2);
+  test::FreeMemory memory(4 * kGiB);
+  desk.admission.set_memory(memory);
+  CHECK(desk.admission.waiting_for_memory().empty());
+  const SessionId waits = desk.ask({.tenant = "anna", .memory_bytes = 8 * kGiB});
+  const auto listed = desk.admission.waiting_for_memory();
+  REQUIRE(listed.size() == 1);
+  CHECK((listed[0].session == waits && listed[0].memory_bytes == 8 * kGiB && listed[0].devices.size() == 2));
+  memory.free = 8 * kGiB;
+  desk.admission.reconsider();
+  CHECK(desk.admission.waiting_for_memory().empty());
+  CHECK(desk.devices(waits).size() == 1);
+}
+
 TEST_CASE("a tenant that asks for more memory than its own session leaves of its limit keeps the GPU from nobody") {
   Desk desk(
       {{.name = "anna", .service_class = scheduler::ServiceClass::interactive, .memory = {.limit_bytes = 12 * kGiB}},
