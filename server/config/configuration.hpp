@@ -11,6 +11,7 @@
 
 #include <tl/expected.hpp>
 
+#include "scheduler/suspension.hpp"
 #include "scheduler/types.hpp"
 #include "server/config/user_range.hpp"
 
@@ -50,14 +51,16 @@ struct TenantConfiguration {
   // 0: no store.
   std::optional<uint64_t> dedup_memory_bytes;
   uint64_t dedup_disk_bytes = 0;
-  std::vector<unsigned> gpus_allowed;  // empty: all
-  unsigned gpus_wanted = 1;            // of a session that names no number; 0: all allowed GPUs
-  unsigned sessions_max = 0;           // that run at once; 0: no bound
-  unsigned queued_max = 32;            // that wait at once
-  unsigned management_max = 32;        // that ask NVML at once
-  uint64_t queue_time_max_ms = 0;      // the longest wait; 0: no bound
-  uint64_t kernel_time_max_ms = 0;     // 0: no bound
-  uint64_t idle_time_max_ms = 0;       // 0: no bound
+  std::vector<unsigned> gpus_allowed;                      // empty: all
+  unsigned gpus_wanted = 1;                                // of a session that names no number; 0: all allowed GPUs
+  unsigned sessions_max = 0;                               // that run at once; 0: no bound
+  unsigned queued_max = 32;                                // that wait at once
+  unsigned management_max = 32;                            // that ask NVML at once
+  uint64_t queue_time_max_ms = 0;                          // the longest wait; 0: no bound
+  uint64_t kernel_time_max_ms = 0;                         // 0: no bound
+  uint64_t idle_time_max_ms = 0;                           // 0: no bound
+  scheduler::Suspend suspend = scheduler::Suspend::never;  // when the server suspends its idle sessions
+  uint64_t suspend_after_ms = 10 * 60'000;                 // the idle time of a session before that
   std::optional<uint64_t>
       resume_grace_max_ms;  // bounds the server's resume_grace_ms for its sessions; 0: they end with their connections
   std::vector<std::string> unix_users;  // users of this machine who are this tenant when they come over a Unix socket

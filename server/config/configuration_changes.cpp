@@ -35,6 +35,8 @@ std::vector<std::string_view> keys_changed(const TenantConfiguration& a, const T
   note("queue_time_max", a.queue_time_max_ms == b.queue_time_max_ms);
   note("kernel_time_max", a.kernel_time_max_ms == b.kernel_time_max_ms);
   note("idle_time_max", a.idle_time_max_ms == b.idle_time_max_ms);
+  note("suspend", a.suspend == b.suspend);
+  note("suspend_after", a.suspend_after_ms == b.suspend_after_ms);
   note("resume_grace_max", a.resume_grace_max_ms == b.resume_grace_max_ms);
   note("budget", a.budget == b.budget);
   note("each_user", a.each_user == b.each_user);

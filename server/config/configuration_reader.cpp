@@ -142,6 +142,8 @@ void read_shared(Section& section, TenantConfiguration& out) {
   section.duration_ms("queue_time_max", out.queue_time_max_ms);
   section.duration_ms("kernel_time_max", out.kernel_time_max_ms);
   section.duration_ms("idle_time_max", out.idle_time_max_ms);
+  if (auto when = section.word("suspend", {"never", "pressure", "idle"})) out.suspend = scheduler::Suspend(*when);
+  section.duration_ms("suspend_after", out.suspend_after_ms);
   if (section.node("resume_grace_max")) read_grace(section, "resume_grace_max", out.resume_grace_max_ms.emplace());
 }
 

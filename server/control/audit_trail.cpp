@@ -99,6 +99,7 @@ void audit(AuditLog& log, const SessionEvent& event, const SessionMetrics& last)
     case SessionEvent::Kind::attached: log.write("attached", fields); break;
     case SessionEvent::Kind::suspended:
       fields["bytes"] = event.session.suspended_bytes;
+      fields["for"] = event.text;
       log.write("suspended", fields);
       break;
     case SessionEvent::Kind::resumed:

@@ -562,6 +562,7 @@ GpuSchedulerSnapshot GpuScheduler::snapshot() {
          .submissions = seen.submissions,
          .waiting = seen.waiting,
          .working = seen.in_flight,
+         .idle = session->said.idle_since == PageTime{} ? std::nullopt : std::optional(now - session->said.idle_since),
          .bytes_in = page.link.bytes_in.load(std::memory_order_relaxed),
          .bytes_out = page.link.bytes_out.load(std::memory_order_relaxed),
          .replies = page.link.replies.load(std::memory_order_relaxed),

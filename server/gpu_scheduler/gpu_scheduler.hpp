@@ -40,6 +40,7 @@ struct GpuSchedulerSnapshot {
     std::chrono::nanoseconds in_flight{}, waited{};
     uint64_t waits = 0, bursts = 0, submissions = 0;
     bool waiting = false, working = false;
+    std::optional<std::chrono::nanoseconds> idle;       // its time without a call and without work; nothing: it has one
     uint64_t bytes_in = 0, bytes_out = 0, replies = 0;  // of its connection
     uint64_t chunks_found = 0, chunk_bytes_found = 0, chunk_bytes_kept = 0;
     uint32_t round_trip_us = 0;  // 0: not known

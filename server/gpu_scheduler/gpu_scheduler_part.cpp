@@ -116,6 +116,12 @@ std::optional<std::chrono::nanoseconds> GpuSchedulerPart::charged(scheduler::Ses
   return found == all.end() ? std::nullopt : std::optional(found->charged);
 }
 
+std::optional<std::chrono::nanoseconds> GpuSchedulerPart::idle(scheduler::SessionId session) {
+  const auto& all = figures().sessions;
+  auto found = std::ranges::find(all, session, &GpuSchedulerSnapshot::Session::id);
+  return found == all.end() ? std::nullopt : found->idle;
+}
+
 void GpuSchedulerPart::add(const SessionRecord& session, SessionMetrics& figures) {
   const auto& all = this->figures().sessions;
   auto found = std::ranges::find(all, session.number, &GpuSchedulerSnapshot::Session::id);

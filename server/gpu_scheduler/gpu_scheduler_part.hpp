@@ -32,6 +32,10 @@ class GpuSchedulerPart final : public SessionAttachments, public MetricsSource {
   // Returns the session's charge since it began, as in its figures. Nothing: there is no such session.
   std::optional<std::chrono::nanoseconds> charged(scheduler::SessionId session);
 
+  // Returns the session's time without a call and without work in flight. Nothing: it works, or there is no such
+  // session.
+  std::optional<std::chrono::nanoseconds> idle(scheduler::SessionId session);
+
   void refresh() override { taken_at_ = {}; }
   void add(const SessionRecord& session, SessionMetrics& figures) override;
   void add(Snapshot& snapshot) override;

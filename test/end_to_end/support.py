@@ -57,10 +57,11 @@ def preface(magic=MAGIC, major=VERSION[0], minor=VERSION[1], status=0, text_byte
     return PREFACE.pack(magic, major, minor, status, text_bytes, flags, release, b"")
 
 
-def command(address, program, *arguments):
-    """Returns the command line that runs a test program (or a path) with a server."""
+def command(address, program, *arguments, options=()):
+    """Returns the command line that runs a test program (or a path) with a server. `options`: those of gpuwire run."""
     path = program if os.sep in program else os.path.join(PROGRAMS, program)
-    return [os.path.join(CLIENT_BUILD, "bin", "gpuwire"), "run", "--server", address, "--", path, *arguments]
+    gpuwire = os.path.join(CLIENT_BUILD, "bin", "gpuwire")
+    return [gpuwire, "run", "--server", address, *options, "--", path, *arguments]
 
 
 def run(address, program, *arguments, **extra):
@@ -68,9 +69,9 @@ def run(address, program, *arguments, **extra):
                           timeout=RUN_LIMIT_SECONDS, **extra)
 
 
-def start(address, program, *arguments, **extra):
-    return subprocess.Popen(command(address, program, *arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True, **extra)
+def start(address, program, *arguments, options=(), **extra):
+    return subprocess.Popen(command(address, program, *arguments, options=options), stdin=subprocess.PIPE,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **extra)
 
 
 def children(process_id, name=None):

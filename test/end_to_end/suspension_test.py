@@ -6,6 +6,7 @@ import random
 import re
 import signal
 import subprocess
+import tempfile
 import unittest
 
 from support import (BUILD, RUN_LIMIT_SECONDS, ServerCase, audit_lines, children, runs, start, wait_for_answer,
@@ -21,9 +22,9 @@ DEVICE_MIB = 256
 class Program:
     """A client of a test program that executes the lines of its standard input."""
 
-    def __init__(self, case, address, name):
+    def __init__(self, case, address, name, options=()):
         self.case = case
-        self.process = start(address, name)
+        self.process = start(address, name, options=options)
         case.addCleanup(self.process.wait)
         case.addCleanup(self.process.communicate)
         case.addCleanup(self.process.kill)
@@ -46,14 +47,14 @@ class Program:
         self.case.assertEqual((self.process.returncode, out), (0, "PASSED\n"), err)
 
 
-class Suspending(ServerCase):
+class SuspensionCase(ServerCase):
     """One software device."""
 
     server_arguments = ("--software-memory", f"{DEVICE_MIB}MiB")
 
-    def begin(self, name="works_again"):
+    def begin(self, name="works_again", options=()):
         before = {one["id"] for one in self.status()["sessions"]}
-        program = Program(self, self.server.address, name)
+        program = Program(self, self.server.address, name, options)
         program.session = next(one["id"] for one in self.status()["sessions"] if one["id"] not in before)
         return program
 
@@ -97,6 +98,10 @@ class Suspending(ServerCase):
 
     def figures(self, program):
         return next(one for one in self.status()["sessions"] if one["id"] == program.session)
+
+
+class Suspending(SuspensionCase):
+    """An administrator suspends sessions."""
 
     def test_a_program_goes_on_with_right_results_after_each_of_many_suspensions(self):
         print("seed", SEED)
@@ -204,6 +209,79 @@ class Suspending(ServerCase):
             self.assertEqual(program.ask("work 2"), "right")
             program.end()
         self.assertFalse(runs(suspender[0]))
+
+
+class Automatic(SuspensionCase):
+    """One software device, and a tenant whose sessions are suspended as soon as they are idle and others want their
+    memory."""
+
+    SETTINGS = 'suspend = "pressure"\nsuspend_after = "0s"\n'
+
+    @classmethod
+    def setUpClass(cls):
+        with tempfile.NamedTemporaryFile("w", suffix=".toml", delete=False) as file:
+            cls.config = file.name
+        cls.addClassCleanup(os.unlink, cls.config)
+        cls.write(cls.SETTINGS)
+        cls.server_arguments = (*SuspensionCase.server_arguments, "--config", cls.config)
+        super().setUpClass()
+
+    @classmethod
+    def write(cls, settings):
+        with open(cls.config, "w", encoding="utf-8") as file:
+            file.write(f'[server]\nopen_tenant = "open"\n[tenants.open]\n{settings}')
+
+    def configure(self, settings):
+        self.write(settings)
+        ran = self.admin("reload")
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+
+    def setUp(self):
+        self.configure(self.SETTINGS)
+        wait_for_answer(lambda: self.status()["sessions"], [], "no session of an earlier test")
+        self.lines_before = len(audit_lines(self.server.log))
+
+    def events(self, name):
+        return [line for line in audit_lines(self.server.log)[self.lines_before:] if line["event"] == name]
+
+    def await_state(self, program, state):
+        wait_for_answer(lambda: self.figures(program)["state"], state, f"a session that is {state}")
+
+    def test_a_program_that_is_started_while_the_device_is_full_waits_for_an_idle_session_and_not_for_its_end(self):
+        first = self.begin()
+        self.assertEqual(first.ask(f"hold {DEVICE_MIB * 3 // 4}"), "held")
+        with_memory = ("--memory", f"{DEVICE_MIB // 2}MiB")
+        second = self.begin(options=with_memory)
+        self.assertEqual(self.figures(first)["state"], "suspended")
+        self.assertEqual([line["session"] for line in self.events("queued")], [second.session])
+        self.assertEqual(second.ask("work 1"), "right")
+        self.assertEqual(first.ask("work 1"), "right")
+        self.assertEqual(self.figures(second)["state"], "suspended")
+        self.assertEqual(second.ask("work 2"), "right")
+        first.end()
+        second.end()
+
+    def test_the_sessions_of_a_tenant_are_suspended_when_they_are_idle_until_a_reload_forbids_it(self):
+        self.configure('suspend = "idle"\nsuspend_after = "0s"\n')
+        program = self.begin()
+        self.assertEqual(program.ask("work 1"), "right")
+        self.await_state(program, "suspended")
+        self.assertEqual(self.events("suspended")[0]["for"], "its idle time")
+        self.assertEqual(program.ask("work 2"), "right")
+        self.await_state(program, "suspended")
+        self.configure("")
+        suspensions = len(self.events("suspended"))
+        for number in range(3):
+            self.assertEqual(program.ask(f"work {number}"), "right")
+        other = self.begin("takes_memory")
+        size = f"take {(int(other.ask('free')) >> 20) + 8}"
+        self.assertEqual(other.ask(size), "cudaErrorMemoryAllocation")
+        self.assertEqual(len(self.events("suspended")), suspensions)
+        # An administrator's suspension needs no setting; its memory has a bound.
+        self.suspend(program)
+        self.assertEqual(program.ask("work 4"), "right")
+        program.end()
+        other.end()
 
 
 class NextServer(restart_test.RestartCase):

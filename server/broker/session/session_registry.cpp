@@ -162,14 +162,15 @@ void SessionRegistry::resume_refused(scheduler::SessionId session, std::string w
     notify({.kind = SessionEvent::Kind::resume_refused, .session = *record, .text = std::move(why)});
 }
 
-void SessionRegistry::suspension(scheduler::SessionId session, SuspensionState state, uint64_t bytes) {
+void SessionRegistry::suspension(scheduler::SessionId session, SuspensionState state, uint64_t bytes,
+                                 std::string requester) {
   SessionRecord* record = at(session);
   if (!record || std::exchange(record->suspension, state) == state) return;
   const bool was_away = record->suspended_since.time_since_epoch().count() != 0;
   if (state == SuspensionState::suspended) {
     record->suspended_bytes = bytes;
     record->suspended_since = std::chrono::system_clock::now();
-    notify({.kind = SessionEvent::Kind::suspended, .session = *record});
+    notify({.kind = SessionEvent::Kind::suspended, .session = *record, .text = std::move(requester)});
   } else if (state == SuspensionState::none && was_away) {
     notify({.kind = SessionEvent::Kind::resumed, .session = *record});
     record->suspended_bytes = 0;

@@ -97,7 +97,7 @@ struct SessionEvent {
   Kind kind;
   const SessionRecord& session;  // valid during the call
   // admitted: the last reason of its wait, if it waited; begun: the client's description of itself; warned: the
-  // warning; detached, resume_refused, ended, refused: the reason
+  // warning; suspended: for whom; detached, resume_refused, ended, refused: the reason
   std::string text;
   RefusalCause refusal = RefusalCause::internal;  // refused
   // ended: the worker's EndCause; kDied: its process ended without a message and without an order
@@ -140,9 +140,9 @@ class SessionRegistry {
   void detached(scheduler::SessionId session, std::chrono::milliseconds grace, std::string why);
   void attached(scheduler::SessionId session);
   void resume_refused(scheduler::SessionId session, std::string why);
-  // The session's suspension goes on to this state; `bytes` with `suspended`. The events are those of `suspended`, and
-  // of `none` after it.
-  void suspension(scheduler::SessionId session, SuspensionState state, uint64_t bytes = 0);
+  // The session's suspension goes on to this state; `bytes` and `requester` (for the event) with `suspended`. The
+  // events are those of `suspended`, and of `none` after it.
+  void suspension(scheduler::SessionId session, SuspensionState state, uint64_t bytes = 0, std::string requester = {});
   // The same for a session of an earlier broker. Causes no event.
   void restore_suspension(scheduler::SessionId session, SuspensionState state);
   void ending(scheduler::SessionId session);

@@ -34,24 +34,38 @@ std::string Suspensions::why_not(const SessionRecord& session) const {
 }
 
 // A move takes the host's memory only as it is carried out, so the moves that are still to be done count.
+Suspensions::OnHost Suspensions::on_host(std::optional<SessionId> but) const {
+  OnHost bytes;
+  for (const auto& [number, other] : sessions_) {
+    if (number == but) continue;
+    bytes.all += other->host_bytes;
+    if (other->phase == P::moving_out || other->phase == P::recalled) bytes.moving += other->host_bytes;
+  }
+  return bytes;
+}
+
 std::string Suspensions::why_no_host_room(const SessionRecord& session) const {
   const uint64_t own = parts_.memory.releasable_bytes(session);
-  uint64_t bytes = own, others = 0;
-  for (const auto& [number, other] : sessions_) {
-    if (number == session.number) continue;
-    others += other->host_bytes;
-    if (other->phase == P::moving_out || other->phase == P::recalled) bytes += other->host_bytes;
-  }
-  if (memory_max_bytes_ != 0 && own + others > memory_max_bytes_)
+  const OnHost others = on_host(session.number);
+  if (memory_max_bytes_ != 0 && own + others.all > memory_max_bytes_)
     return fmt::format("suspend_memory is too small: {} are needed, and suspended sessions have {} of {}", mib(own),
-                       mib(others), mib(memory_max_bytes_));
-  if (const uint64_t available = parts_.host_available(); available != 0 && bytes > available)
-    return fmt::format("the server's own memory is too small: {} are needed, and {} are free", mib(bytes),
+                       mib(others.all), mib(memory_max_bytes_));
+  const uint64_t needed = own + others.moving;
+  if (const uint64_t available = parts_.host_available(); available != 0 && needed > available)
+    return fmt::format("the server's own memory is too small: {} are needed, and {} are free", mib(needed),
                        mib(available));
   return {};
 }
 
-void Suspensions::suspend(SessionId number, Done done) {
+uint64_t Suspensions::host_room() const {
+  const OnHost others = on_host(std::nullopt);
+  const uint64_t available = parts_.host_available();
+  uint64_t room = available == 0 ? UINT64_MAX : scheduler::difference(available, others.moving);
+  if (memory_max_bytes_ != 0) room = std::min(room, scheduler::difference(memory_max_bytes_, others.all));
+  return room;
+}
+
+void Suspensions::suspend(SessionId number, const SuspensionRequester& requester, Done done) {
   const SessionRecord* session = parts_.registry.find(number);
   if (!session) return done(tl::unexpected(fmt::format("there is no session {}", uint64_t(number))));
   if (phase_of(number) == P::suspended) return done("already suspended");
@@ -62,6 +76,7 @@ void Suspensions::suspend(SessionId number, Done done) {
     suspended = std::make_unique<Suspended>(parts_.io);
     suspended->tenant = session->tenant_id;
   }
+  if (suspended->phase == P::running) suspended->requester = requester;
   suspended->suspends.push_back(std::move(done));
   happen(number, C::suspend, "it is returning to the device");
 }
@@ -117,7 +132,9 @@ void Suspensions::happen(SessionId number, SuspensionChange change, const std::s
   if (step.next != before) {
     uint64_t bytes = 0;
     if (step.action == A::release || step.action == A::try_later) bytes = parts_.memory.release_memory(*session);
-    parts_.registry.suspension(number, state_of(step.next), bytes);
+    auto found = sessions_.find(number);
+    parts_.registry.suspension(number, state_of(step.next), bytes,
+                               found == sessions_.end() ? std::string() : found->second->requester.name);
     // Before an order is sent, so that the next broker gives it again.
     parts_.control.note(number);
   }
@@ -147,21 +164,27 @@ void Suspensions::act(SessionId number, SuspensionAction action, const std::stri
       answer(number, &Suspended::suspends, tl::unexpected(why));
       return answer(number, &Suspended::resumes, "resumed");
     case A::go_on: parts_.control.send(number, ipc::GoOn{}); return;
-    case A::release: return answer(number, &Suspended::suspends, "suspended, " + mib(session.suspended_bytes));
+    case A::release: {
+      offer(sessions_.at(number)->requester.returns);
+      return answer(number, &Suspended::suspends, "suspended, " + mib(session.suspended_bytes));
+    }
     case A::await:
-      returns_.push_back(number);
+      await_memory(number);
       poll_returns();
       return answer_waiting(number);
     case A::try_later:
-      returns_.push_back(number);
+      await_memory(number);
+      parts_.memory.offer_memory();
       poll_returns_later();
       return answer_waiting(number);
     case A::order_in:
       answer(number, &Suspended::suspends, tl::unexpected(std::string("its program has made a call meanwhile")));
+      sessions_.at(number)->room_at = parts_.now();
       moves_.push_back(number);
       return next_move();
     case A::finish:
       parts_.control.send(number, ipc::GoOn{});
+      returned_[number] = {parts_.now(), parts_.now() - sessions_.at(number)->room_at};
       count_host(*sessions_.at(number), 0);
       return answer(number, &Suspended::resumes, "resumed");
     case A::end: {
@@ -194,12 +217,24 @@ void Suspensions::answer_waiting(SessionId number) {
   if (phase_of(number) == P::awaiting_memory) answer(number, &Suspended::resumes, kWaits);
 }
 
+void Suspensions::await_memory(SessionId number) {
+  returns_.push_back(number);
+  if (return_waits_) return_waits_();
+}
+
+void Suspensions::offer(bool to_returns_first) {
+  if (to_returns_first) poll_returns();
+  parts_.memory.offer_memory();
+  poll_returns();
+}
+
 // The oldest first; a later one whose memory fits goes on meanwhile.
 void Suspensions::poll_returns() {
   for (SessionId number : std::exchange(returns_, {})) {
     const SessionRecord* session = parts_.registry.find(number);
     if (!session || phase_of(number) != P::awaiting_memory) continue;
-    if (parts_.memory.take_memory(*session)) happen(number, C::room);
+    const bool may = !may_return_ || may_return_(*session);
+    if (may && parts_.memory.take_memory(*session)) happen(number, C::room);
     else returns_.push_back(number);
   }
   poll_returns_later();
@@ -277,7 +312,13 @@ bool Suspensions::on_message(const SessionRecord& session, ipc::Message& message
   return false;
 }
 
+std::optional<SessionReturn> Suspensions::last_return(SessionId session) const {
+  auto found = returned_.find(session);
+  return found == returned_.end() ? std::nullopt : std::optional(found->second);
+}
+
 void Suspensions::ended(const SessionRecord& session) {
+  returned_.erase(session.number);
   answer(session.number, &Suspended::suspends, tl::unexpected(std::string("it has ended")));
   answer(session.number, &Suspended::resumes, tl::unexpected(std::string("it has ended")));
   auto gone = sessions_.extract(session.number);
@@ -297,8 +338,10 @@ tl::expected<void, std::string> Suspensions::adopt(const SessionRecord& session,
   auto& suspended = sessions_[session.number] = std::make_unique<Suspended>(parts_.io);
   suspended->phase = phase;
   suspended->tenant = session.tenant_id;
+  suspended->requester.name = "an earlier server";
+  suspended->room_at = parts_.now();
   count_host(*suspended, parts_.memory.releasable_bytes(session));
-  if (phase == P::awaiting_memory) returns_.push_back(session.number);
+  if (phase == P::awaiting_memory) await_memory(session.number);
   else if (phase != P::suspended) moves_.push_back(session.number);
   return {};
 }

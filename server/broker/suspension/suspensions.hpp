@@ -14,6 +14,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <tl/expected.hpp>
 
+#include "scheduler/types.hpp"
 #include "server/base/lifetime.hpp"
 #include "server/broker/session/session_parts.hpp"
 #include "server/broker/suspension/suspender_process.hpp"
@@ -32,6 +33,20 @@ struct SuspensionParts {
   std::function<uint64_t()> host_available;  // the machine's available memory; 0: unknown
   // A tenant's memory with the host has changed (host_bytes()); may be empty.
   std::function<void(scheduler::TenantId)> host_changed = {};
+  std::function<scheduler::Time()> now = [] { return std::chrono::steady_clock::now().time_since_epoch(); };
+};
+
+// For whom a session is suspended.
+struct SuspensionRequester {
+  std::string name = "an administrator";  // for the audit
+  // It is a suspended session: sessions that wait for memory return before others get the released memory.
+  bool returns = false;
+};
+
+// A session's last return to the device.
+struct SessionReturn {
+  scheduler::Time at{};
+  scheduler::Duration took{};  // from the time when the device had room
 };
 
 // suspension_state.cpp has the table of each session's phases. The broker's thread only.
@@ -39,17 +54,33 @@ class Suspensions final : public SessionAttachments {
  public:
   explicit Suspensions(SuspensionParts parts) : parts_(std::move(parts)), return_timer_(parts_.io) {}
 
+  // Called when a session has begun to wait for memory to return.
+  void set_return_waits(std::function<void()> waits) { return_waits_ = std::move(waits); }
+  // Decides whether a session that waits for memory may take it now; without it all may.
+  void set_may_return(std::function<bool(const SessionRecord&)> may) { may_return_ = std::move(may); }
+
   // The result in words, or the reason why not.
   using Answer = tl::expected<std::string, std::string>;
   using Done = std::function<void(const Answer&)>;
   // Both answer once, perhaps before they return. A resume is answered, too, if the session waits for free memory.
-  void suspend(scheduler::SessionId session, Done done);
+  void suspend(scheduler::SessionId session, Done done) { suspend(session, SuspensionRequester(), std::move(done)); }
+  void suspend(scheduler::SessionId session, const SuspensionRequester& requester, Done done);
   void resume(scheduler::SessionId session, Done done);
   // Returns the device memory of the tenant's sessions that is with the host, or on its way there or back.
   uint64_t host_bytes(scheduler::TenantId tenant) const;
   // Sets the bound of the device memory of all sessions that is with the host, or on its way there; 0: the machine's
   // available memory alone bounds it. A lower bound brings no session back.
   void set_memory_max(uint64_t bytes) { memory_max_bytes_ = bytes; }
+  // Returns the bytes of device memory that may go to the host beyond those that are on their way there.
+  uint64_t host_room() const;
+  // Returns why no session can be suspended now; empty: sessions can.
+  std::string why_no_moves() const { return parts_.mover.why_no_moves(); }
+
+  SuspensionPhase phase_of(scheduler::SessionId session) const;
+  // The sessions that wait for memory to return, oldest first.
+  const std::deque<scheduler::SessionId>& returns() const { return returns_; }
+  // Nothing: the session has not returned under this broker.
+  std::optional<SessionReturn> last_return(scheduler::SessionId session) const;
 
   // Returns the handlers of the process's events.
   SuspenderProcess::Events mover_events();
@@ -73,14 +104,20 @@ class Suspensions final : public SessionAttachments {
     SuspensionPhase phase = SuspensionPhase::running;
     scheduler::TenantId tenant{};
     uint64_t host_bytes = 0;
-    std::vector<Done> suspends, resumes;     // administrators who wait for an answer
+    SuspensionRequester requester;
+    scheduler::Time room_at{};               // since then its memory has room on the device
+    std::vector<Done> suspends, resumes;     // requesters that wait for an answer
     boost::asio::steady_timer answer_timer;  // of the worker
   };
   using SessionId = scheduler::SessionId;
 
   std::string why_not(const SessionRecord& session) const;
+  // The bytes with the host, or on their way there; the second one: those that have not moved yet.
+  struct OnHost {
+    uint64_t all = 0, moving = 0;
+  };
+  OnHost on_host(std::optional<SessionId> but) const;
   std::string why_no_host_room(const SessionRecord& session) const;
-  SuspensionPhase phase_of(SessionId session) const;
   void happen(SessionId session, SuspensionChange change, const std::string& why = {});
   void act(SessionId session, SuspensionAction action, const std::string& why);
   void ask_worker(SessionId session);
@@ -88,6 +125,10 @@ class Suspensions final : public SessionAttachments {
   void answer(SessionId session, std::vector<Done> Suspended::*who, const Answer& what);
   // Answers those who wait for the session's return that it waits for memory, if it does.
   void answer_waiting(SessionId session);
+  // Gives the memory of a session that was just suspended to those who wait for memory; first to returning sessions, or
+  // last.
+  void offer(bool to_returns_first);
+  void await_memory(SessionId session);
   void poll_returns();
   void poll_returns_later();
   // Orders the next move, if none is under way.
@@ -95,9 +136,12 @@ class Suspensions final : public SessionAttachments {
   void moved(const ipc::Moved& result);
 
   const SuspensionParts parts_;
+  std::function<void()> return_waits_;
+  std::function<bool(const SessionRecord&)> may_return_;
   uint64_t memory_max_bytes_ = 0;
   std::map<SessionId, std::unique_ptr<Suspended>> sessions_;  // those that are not simply running
-  std::deque<SessionId> moves_;                               // sessions with a move to be ordered, oldest first
+  std::map<SessionId, SessionReturn> returned_;
+  std::deque<SessionId> moves_;  // sessions with a move to be ordered, oldest first
   struct Order {
     uint64_t number = 0;
     SessionId session{};

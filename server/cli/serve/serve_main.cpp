@@ -25,6 +25,7 @@
 #include "server/broker/keeper/keeping.hpp"
 #include "server/broker/keeper/kept_session.hpp"
 #include "server/broker/limits.hpp"
+#include "server/broker/suspension/memory_pressure.hpp"
 #include "server/broker/suspension/suspender_process.hpp"
 #include "server/broker/suspension/suspensions.hpp"
 #include "server/broker/worker/worker_users.hpp"
@@ -279,6 +280,14 @@ int serve(const ServeOptions& options) {
                               .cores = std::thread::hardware_concurrency(),
                               .policy = {.batch_floor = configuration->batch_floor}});
   broker.sessions().add_part(scheduler);
+  MemoryPressure pressure({.io = io,
+                           .registry = broker.registry(),
+                           .tenants = broker.tenants(),
+                           .suspensions = suspensions,
+                           .memory = ledger,
+                           .idle = [&](scheduler::SessionId session) { return scheduler.idle(session); },
+                           .queue = [&] { return broker.admission().waiting_for_memory(); }});
+  broker.sessions().add_part(pressure);
   Budgets budgets(io, broker.registry(), configuration->budget_file,
                   {.charged = [&](scheduler::SessionId session) { return scheduler.charged(session); },
                    .set_scavenger = [&](scheduler::SessionId session,

@@ -13,6 +13,7 @@ namespace gpuwire::server {
 namespace {
 
 using scheduler::DeviceIndex;
+using scheduler::difference;
 using scheduler::SessionId;
 using scheduler::TenantId;
 
@@ -26,8 +27,6 @@ constexpr uint64_t kDriverBytes = 256u << 20;
 // The prefix of a keeper entry; the tenant's name follows. The entry has the tenant's pages and the record of its
 // allowances.
 const std::string kKeptPrefix = "memory/";
-
-uint64_t difference(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 
 }  // namespace
 

@@ -91,7 +91,11 @@ class BrokerLedger final : public SessionAttachments,
   void release(scheduler::SessionId session) override;
   std::string why_not_released(const SessionRecord& session) const override;
   uint64_t releasable_bytes(const SessionRecord& session) const override;
+  uint64_t releasable_bytes(const SessionRecord& session, scheduler::DeviceIndex device) const override;
+  uint64_t away_bytes(const SessionRecord& session, scheduler::DeviceIndex device) const override;
+  MemoryShortage shortage(const SessionRecord& session, scheduler::DeviceIndex device, uint64_t bytes) const override;
   uint64_t release_memory(const SessionRecord& session) override;
+  void offer_memory() override;
   bool take_memory(const SessionRecord& session) override;
   size_t prewarmed_max(scheduler::DeviceIndex device) const override;
   void prewarmed_changed(scheduler::DeviceIndex device, size_t contexts) override;

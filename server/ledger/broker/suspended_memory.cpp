@@ -8,7 +8,12 @@
 
 namespace gpuwire::server {
 
+namespace {
+
 using scheduler::DeviceIndex;
+using scheduler::difference;
+
+}  // namespace
 
 std::string BrokerLedger::why_not_released(const SessionRecord& session) const {
   const auto held = held_by(session.number, session.tenant_id);
@@ -25,12 +30,33 @@ uint64_t BrokerLedger::releasable_on(const Held& of, DeviceIndex device) const {
   return std::min(whole_bytes(of, device), device < totals_.size() ? totals_[device] : 0);
 }
 
-uint64_t BrokerLedger::releasable_bytes(const SessionRecord& session) const {
+uint64_t BrokerLedger::releasable_bytes(const SessionRecord& session, DeviceIndex device) const {
   const auto held = held_by(session.number, session.tenant_id);
+  return held && device < kPageDevicesMax ? releasable_on(*held, device) : 0;
+}
+
+uint64_t BrokerLedger::releasable_bytes(const SessionRecord& session) const {
   uint64_t bytes = 0;
-  for (DeviceIndex device : session.devices)
-    if (held && device < kPageDevicesMax) bytes += releasable_on(*held, device);
+  for (DeviceIndex device : session.devices) bytes += releasable_bytes(session, device);
   return bytes;
+}
+
+uint64_t BrokerLedger::away_bytes(const SessionRecord& session, DeviceIndex device) const {
+  const auto held = held_by(session.number, session.tenant_id);
+  return held && device < kPageDevicesMax ? bounded((*held->state->page)->column[device].away[held->slot].load()) : 0;
+}
+
+MemoryShortage BrokerLedger::shortage(const SessionRecord& session, DeviceIndex device, uint64_t bytes) const {
+  const auto found = tenants_.find(session.tenant_id);
+  if (!ledger_ || found == tenants_.end()) return {MemoryShortage::Of::device, bytes};
+  if (const uint64_t limit = session.user.empty() ? 0 : user_limit(found->second, session.user); limit != 0) {
+    const uint64_t room = difference(limit, held_of_user(found->second, session.user, device));
+    if (bytes > room) return {MemoryShortage::Of::user, bytes - room};
+  }
+  const uint64_t held = held_now(found->second, device);
+  const uint64_t room = difference(ledger_->share(session.tenant_id, device).limit_bytes, held);
+  if (bytes > room) return {MemoryShortage::Of::tenant, bytes - room};
+  return {MemoryShortage::Of::device, difference(bytes, free_bytes(session.tenant_id, device))};
 }
 
 bool BrokerLedger::is_away(scheduler::SessionId session, scheduler::TenantId tenant) const {
@@ -54,9 +80,12 @@ uint64_t BrokerLedger::release_memory(const SessionRecord& session) {
   }
   forget_poll();
   for (DeviceIndex device : session.devices) write_metrics(device);
+  return bytes;
+}
+
+void BrokerLedger::offer_memory() {
   poll_waiters();
   control_.reconsider_waiting();
-  return bytes;
 }
 
 bool BrokerLedger::take_memory(const SessionRecord& session) {

@@ -11,6 +11,7 @@
 
 using namespace gpuwire::server;
 using gpuwire::scheduler::ServiceClass;
+using gpuwire::scheduler::Suspend;
 
 namespace {
 
@@ -99,6 +100,21 @@ TEST_CASE("the memory of suspended sessions has no bound unless the file has one
   CHECK(configuration->suspend_memory_bytes == 256 * kGiB);
   CHECK(open_configuration().suspend_memory_bytes == 0);
   CHECK(names(mistakes("[server]\nsuspend_memory = 256\n[tenants.anna]\n"), "2", "suspend_memory of [server]"));
+}
+
+TEST_CASE("the server suspends no session of a tenant unless the file says so") {
+  auto configuration = read(
+      "[defaults]\nsuspend = \"pressure\"\n[tenants.anna]\nsuspend = \"idle\"\nsuspend_after = \"2min\"\n"
+      "[tenants.ben]\n[tenants.carl]\nsuspend = \"never\"\n");
+  REQUIRE(configuration);
+  CHECK(configuration->tenants[0].suspend == Suspend::idle);
+  CHECK(configuration->tenants[0].suspend_after_ms == 120'000);
+  CHECK(configuration->tenants[1].suspend == Suspend::pressure);
+  CHECK(configuration->tenants[1].suspend_after_ms == 600'000);
+  CHECK(configuration->tenants[2].suspend == Suspend::never);
+  CHECK(open_configuration().tenants[0].suspend == Suspend::never);
+  CHECK(names(mistakes("[tenants.anna]\nsuspend = \"always\"\nsuspend_after = 10\n"), "2",
+              "suspend of [tenants.anna] must be one of \"never\", \"pressure\", \"idle\""));
 }
 
 TEST_CASE("everything that is wrong is told at once, in the order of the file, each with its line") {

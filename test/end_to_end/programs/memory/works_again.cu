@@ -1,8 +1,9 @@
 // A program whose state on the device is checked after each piece of work: memory of cudaMalloc and of a pool, found by
 // a table of addresses in device memory, a variable, a graph, streams and events. Executes a command for each line of
 // its standard input, and answers with a line: "work N" does a piece of work, "right" if all results are those of the
-// host; "stand" leaves a kernel in flight, "go" lets it end; "capture" begins a capture, "captured" ends it; "managed"
-// allocates managed memory. Prints "ready" first and PASSED at the end.
+// host; "hold MIB" allocates so much more, whose contents each piece of work checks and changes; "stand" leaves a
+// kernel in flight, "go" lets it end; "capture" begins a capture, "captured" ends it; "managed" allocates managed
+// memory. Prints "ready" first and PASSED at the end.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -56,6 +57,14 @@ class Work {
     CHECK_RUNTIME(cudaGraphDestroy(graph));
   }
 
+  const char* hold(size_t bytes) {
+    const cudaError_t error = cudaMalloc(&held_, bytes);
+    if (error != cudaSuccess) return cudaGetErrorName(error);
+    held_found_.resize(bytes);
+    CHECK_RUNTIME(cudaMemset(held_, held_value_, bytes));
+    return "held";
+  }
+
   bool round(unsigned seed) {
     for (unsigned i = 0; i < kCount; ++i) {
       expected_[0][i] = expected_[0][i] * 3 + seed + i;
@@ -70,6 +79,12 @@ class Work {
     CHECK_RUNTIME(cudaEventRecord(computed_, kernels_));
     CHECK_RUNTIME(cudaStreamWaitEvent(copies_, computed_, 0));
     bool right = true;
+    if (held_) {
+      CHECK_RUNTIME(cudaMemcpy(held_found_.data(), held_, held_found_.size(), cudaMemcpyDeviceToHost));
+      for (const unsigned char byte : held_found_) right = right && byte == held_value_;
+      held_value_ = static_cast<unsigned char>(seed);
+      CHECK_RUNTIME(cudaMemset(held_, held_value_, held_found_.size()));
+    }
     for (int i = 0; i < 3; ++i) {
       CHECK_RUNTIME(cudaMemcpyAsync(found_.data(), arrays_[i], kBytes, cudaMemcpyDeviceToHost, copies_));
       CHECK_RUNTIME(cudaStreamSynchronize(copies_));
@@ -96,6 +111,9 @@ class Work {
   unsigned** table_ = nullptr;
   unsigned* seed_ = nullptr;
   cudaGraphExec_t exec_ = nullptr;
+  void* held_ = nullptr;
+  unsigned char held_value_ = 1;
+  std::vector<unsigned char> held_found_;
   unsigned rounds_ = 0;
   std::vector<unsigned> expected_[3] = {std::vector<unsigned>(kCount), std::vector<unsigned>(kCount),
                                         std::vector<unsigned>(kCount)};
@@ -113,10 +131,12 @@ int main() {
   std::fflush(stdout);
   char line[64];
   while (std::fgets(line, sizeof line, stdin)) {
-    unsigned seed = 0;
+    unsigned seed = 0, mib = 0;
     const char* answer = "done";
     if (std::sscanf(line, "work %u", &seed) == 1) {
       answer = work.round(seed) ? "right" : "wrong";
+    } else if (std::sscanf(line, "hold %u", &mib) == 1) {
+      answer = work.hold(size_t(mib) << 20);
     } else if (std::strcmp(line, "stand\n") == 0) {
       standing.stand();
       CHECK_RUNTIME(cudaMemsetAsync(word, 1, sizeof *word, standing));

@@ -6,21 +6,30 @@
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <sys/eventfd.h>
+
+#include "test/server/broker/suspension/suspension_parts.hpp"
 
 using namespace gpuwire::server;
 using gpuwire::scheduler::SessionId;
+using gpuwire::test::TestControl;
+using gpuwire::test::TestMover;
 
 namespace {
 
 struct TestMemory final : SuspensionMemory {
   std::string why_not_released(const SessionRecord&) const override { return why; }
   uint64_t releasable_bytes(const SessionRecord&) const override { return bytes; }
+  uint64_t releasable_bytes(const SessionRecord&, gpuwire::scheduler::DeviceIndex) const override { return bytes; }
+  uint64_t away_bytes(const SessionRecord&, gpuwire::scheduler::DeviceIndex) const override { return bytes; }
+  uint64_t held_bytes(gpuwire::scheduler::TenantId, gpuwire::scheduler::DeviceIndex) const override { return bytes; }
+  MemoryShortage shortage(const SessionRecord&, gpuwire::scheduler::DeviceIndex, uint64_t) const override { return {}; }
   uint64_t release_memory(const SessionRecord&) override {
     ++released;
     return bytes;
   }
+  void offer_memory() override { order += "offer "; }
   bool take_memory(const SessionRecord&) override {
+    order += "take ";
     taken += room;
     return room;
   }
@@ -28,36 +37,7 @@ struct TestMemory final : SuspensionMemory {
   uint64_t bytes = 5u << 20;
   bool room = true;
   int released = 0, taken = 0;
-};
-
-struct TestMover final : Mover {
-  std::string why_no_moves() const override { return why; }
-  bool send(ipc::Move order) override {
-    orders.push_back(std::move(order));
-    return true;
-  }
-  std::string why;
-  std::vector<ipc::Move> orders;
-};
-
-struct TestControl final : SessionControl {
-  bool send(SessionId, ipc::Message message) override {
-    sent += std::holds_alternative<ipc::Quiesce>(message) ? "quiesce " : "go_on ";
-    return true;
-  }
-  void warn(SessionId, const std::string&) override {}
-  bool stop(SessionId, const StopOrder& order) override {
-    stopped = order.why;
-    return true;
-  }
-  OwnedDescriptor worker_process(SessionId) override {
-    return reachable ? OwnedDescriptor(::eventfd(0, EFD_CLOEXEC)) : OwnedDescriptor();
-  }
-  void note(SessionId) override { ++noted; }
-  void reconsider_waiting() override {}
-  std::string sent, stopped;
-  bool reachable = true;
-  int noted = 0;
+  std::string order;
 };
 
 struct SuspensionFixture {
@@ -68,10 +48,14 @@ struct SuspensionFixture {
   TestControl control;
   uint64_t available = 0;
   std::string events;
-  Suspensions suspensions{
-      {.io = io, .registry = registry, .control = control, .memory = memory, .mover = mover, .host_available = [this] {
-         return available;
-       }}};
+  gpuwire::scheduler::Time now{};
+  Suspensions suspensions{{.io = io,
+                           .registry = registry,
+                           .control = control,
+                           .memory = memory,
+                           .mover = mover,
+                           .host_available = [this] { return available; },
+                           .now = [this] { return now; }}};
   SuspenderProcess::Events suspender = suspensions.mover_events();
   SessionId session = begin();
   std::string said;  // to the administrator
@@ -298,6 +282,39 @@ TEST_CASE("a session whose memory is lost ends with the reason, and one that end
   CHECK(other.said == "no: it has ended; ");
   other.suspend();
   CHECK(other.said == "no: it has ended; no: there is no session 1; ");
+}
+
+TEST_CASE("released memory goes to sessions that return first, or last, as the suspension was meant") {
+  for (const bool returns : {false, true}) {
+    SuspensionFixture f;
+    f.rest();
+    f.memory.room = false;
+    f.report(ipc::ReturnWanted{});
+    f.memory.order.clear();
+    const SessionId victim = f.begin();
+    f.suspensions.suspend(victim, {"a test", returns}, f.hear());
+    ipc::Message quiet = ipc::Quiet{};
+    CHECK(f.suspensions.on_message(*f.registry.find(victim), quiet));
+    f.moved(ipc::MoveResult::done);
+    CHECK(f.memory.order == (returns ? "take offer take " : "offer take "));
+  }
+}
+
+TEST_CASE("the duration of a return is that from the room for its memory to the end of the move") {
+  SuspensionFixture f;
+  using std::chrono::seconds;
+  f.rest();
+  CHECK_FALSE(f.suspensions.last_return(f.session));
+  f.memory.room = false;
+  f.resume();
+  f.now += seconds(60);  // nobody gives room
+  f.memory.room = true;
+  f.await([&] { return f.mover.orders.size() == 2; });
+  f.now += seconds(3);
+  f.moved(ipc::MoveResult::done);
+  REQUIRE(f.suspensions.last_return(f.session));
+  CHECK(f.suspensions.last_return(f.session)->at == seconds(63));
+  CHECK(f.suspensions.last_return(f.session)->took == seconds(3));
 }
 
 TEST_CASE("the next broker finds each session where the earlier one has left it") {

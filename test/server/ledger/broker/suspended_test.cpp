@@ -78,6 +78,36 @@ TEST_CASE("a reservation of a suspended session is others' too, and a user's bou
   CHECK(fixture.ledger.take_memory(sleeper->record));
 }
 
+TEST_CASE("what a session lacks is told, and whether the device or a limit is in the way") {
+  using Of = MemoryShortage::Of;
+  TenantConfiguration course = tenant("course", 0, 600 * kMiB);
+  course.each_user.memory_limit_bytes = 300 * kMiB;
+  Fixture fixture({course, tenant("ben", 100 * kMiB, 0)});
+  auto anna = fixture.begin("course", {0}, 0, "anna"), ben = fixture.begin("ben");
+  REQUIRE(anna->ledger->reserve(0, 200 * kMiB));
+  REQUIRE(ben->ledger->reserve(0, 650 * kMiB));
+  auto shortage = [&](Worker& of, uint64_t mib) { return fixture.ledger.shortage(of.record, 0, mib * kMiB); };
+  CHECK(shortage(*anna, 100).bytes == 0);
+  CHECK(shortage(*anna, 120).of == Of::user);
+  CHECK(shortage(*anna, 120).bytes == 20 * kMiB);
+  CHECK(shortage(*ben, 200).of == Of::device);
+  CHECK(shortage(*ben, 200).bytes == 50 * kMiB);
+  SessionRecord waiting = anna->record;  // of another user
+  waiting.user = "dora";
+  CHECK(fixture.ledger.shortage(waiting, 0, 250 * kMiB).of == Of::device);
+  CHECK(fixture.ledger.shortage(waiting, 0, 250 * kMiB).bytes == 100 * kMiB);
+  waiting.user.clear();
+  CHECK(fixture.ledger.shortage(waiting, 0, 410 * kMiB).of == Of::tenant);
+  CHECK(fixture.ledger.shortage(waiting, 0, 410 * kMiB).bytes == 10 * kMiB);
+  // What is away counts no more, and is what the return needs.
+  CHECK_FALSE(fixture.ledger.is_away(ben->record.number, ben->record.tenant_id));
+  fixture.ledger.release_memory(ben->record);
+  CHECK(fixture.ledger.is_away(ben->record.number, ben->record.tenant_id));
+  CHECK(fixture.ledger.away_bytes(ben->record, 0) == 650 * kMiB);
+  CHECK(fixture.ledger.away_bytes(ben->record, 1) == 0);
+  CHECK(shortage(*ben, 200).bytes == 0);
+}
+
 TEST_CASE("memory that sessions share stays, and a suspended session that ends leaves nothing") {
   Fixture fixture({tenant("anna", 0, 0)});
   auto exporter = fixture.begin("anna"), importer = fixture.begin("anna"), sleeper = fixture.begin("anna");
