@@ -19,6 +19,8 @@ inline constexpr uint32_t kSuspenderLivedMs = 1000;  // the same for gpuwire-sus
 inline constexpr size_t kMovesWaitingMax = 8;        // orders that its channel holds; it gets one at a time
 inline constexpr uint32_t kQuiesceMs = 2000;         // for a worker to answer the request to rest
 inline constexpr uint32_t kReturnPollMs = 50;  // while sessions wait for memory to return: the interval of attempts
+// From a call to a suspended session until its client is told that it waits.
+inline constexpr uint32_t kReturnNoticeMs = 1000;
 // While sessions wait for memory, or tenants want idle sessions to be suspended: the interval of choices.
 inline constexpr uint32_t kPressurePollMs = 200, kIdlePollMs = 1000;
 // A session that could not be suspended is tried again after kVictimRetryMs, then kVictimDoublings times after twice as

@@ -283,6 +283,20 @@ class Automatic(SuspensionCase):
         program.end()
         other.end()
 
+    def test_a_call_that_waits_for_its_memory_says_so_in_one_line(self):
+        self.configure("")
+        sleeper, other = self.begin(), self.begin("takes_memory")
+        self.assertEqual(sleeper.ask("work 1"), "right")
+        self.suspend(sleeper)
+        self.assertEqual(other.ask("all"), "taken")
+        sleeper.say("work 2")
+        self.assertRegex(sleeper.process.stderr.readline(), r"^gpuwire: resuming: \d+ MiB, others have the GPU\n$")
+        self.assertEqual(other.ask("give"), "given")
+        sleeper.hear("right")
+        other.end()
+        out, err = sleeper.process.communicate(timeout=RUN_LIMIT_SECONDS)
+        self.assertEqual((sleeper.process.returncode, out, err), (0, "PASSED\n", ""))
+
 
 class NextServer(restart_test.RestartCase):
     """A suspended session goes on under the next server."""

@@ -18,6 +18,10 @@ using A = SuspensionAction;
 constexpr uint64_t kMiB = 1u << 20;
 constexpr const char* kWaits = "waits until the device has room for it";
 
+std::string size_text(uint64_t bytes) {
+  constexpr uint64_t kGiB = kMiB << 10;
+  return bytes < kGiB ? fmt::format("{} MiB", bytes / kMiB) : fmt::format("{:.3g} GiB", double(bytes) / double(kGiB));
+}
 std::string mib(uint64_t bytes) { return fmt::format("{} MiB", (bytes + kMiB - 1) / kMiB); }
 
 }  // namespace
@@ -185,6 +189,7 @@ void Suspensions::act(SessionId number, SuspensionAction action, const std::stri
     case A::finish:
       parts_.control.send(number, ipc::GoOn{});
       returned_[number] = {parts_.now(), parts_.now() - sessions_.at(number)->room_at};
+      sessions_.at(number)->notice_timer.cancel();
       count_host(*sessions_.at(number), 0);
       return answer(number, &Suspended::resumes, "resumed");
     case A::end: {
@@ -307,6 +312,7 @@ bool Suspensions::on_message(const SessionRecord& session, ipc::Message& message
   }
   if (std::holds_alternative<ipc::ReturnWanted>(message)) {
     happen(session.number, C::wanted);
+    notify_later(session.number);
     return true;
   }
   return false;
@@ -315,6 +321,29 @@ bool Suspensions::on_message(const SessionRecord& session, ipc::Message& message
 std::optional<SessionReturn> Suspensions::last_return(SessionId session) const {
   auto found = returned_.find(session);
   return found == returned_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void Suspensions::notify_later(SessionId number) {
+  auto found = sessions_.find(number);
+  if (found == sessions_.end()) return;
+  boost::asio::steady_timer& timer = found->second->notice_timer;
+  timer.expires_after(std::chrono::milliseconds(kReturnNoticeMs));
+  timer.async_wait(lifetime_.guard([this, number](boost::system::error_code error) {
+    if (!error) notify(number);
+  }));
+}
+
+void Suspensions::notify(SessionId number) {
+  const SessionRecord* session = parts_.registry.find(number);
+  auto found = sessions_.find(number);
+  if (!session || found == sessions_.end()) return;
+  const P phase = found->second->phase;
+  if (phase != P::recalled && phase != P::awaiting_memory && phase != P::moving_in) return;
+  const std::string size = size_text(found->second->host_bytes);
+  // A session that is ending takes no message.
+  parts_.control.send(number,
+                      ipc::Warn{phase == P::awaiting_memory ? fmt::format("resuming: {}, others have the GPU", size)
+                                                            : fmt::format("resuming: {}", size)});
 }
 
 void Suspensions::ended(const SessionRecord& session) {

@@ -100,7 +100,7 @@ class Suspensions final : public SessionAttachments {
 
  private:
   struct Suspended {
-    explicit Suspended(boost::asio::io_context& io) : answer_timer(io) {}
+    explicit Suspended(boost::asio::io_context& io) : answer_timer(io), notice_timer(io) {}
     SuspensionPhase phase = SuspensionPhase::running;
     scheduler::TenantId tenant{};
     uint64_t host_bytes = 0;
@@ -108,6 +108,7 @@ class Suspensions final : public SessionAttachments {
     scheduler::Time room_at{};               // since then its memory has room on the device
     std::vector<Done> suspends, resumes;     // requesters that wait for an answer
     boost::asio::steady_timer answer_timer;  // of the worker
+    boost::asio::steady_timer notice_timer;  // until its client is told that a call waits
   };
   using SessionId = scheduler::SessionId;
 
@@ -128,6 +129,9 @@ class Suspensions final : public SessionAttachments {
   // Gives the memory of a session that was just suspended to those who wait for memory; first to returning sessions, or
   // last.
   void offer(bool to_returns_first);
+  // Tells the client once that its call waits, if it does after a while.
+  void notify_later(SessionId session);
+  void notify(SessionId session);
   void await_memory(SessionId session);
   void poll_returns();
   void poll_returns_later();

@@ -317,6 +317,21 @@ TEST_CASE("the duration of a return is that from the room for its memory to the 
   CHECK(f.suspensions.last_return(f.session)->took == seconds(3));
 }
 
+TEST_CASE(
+    "a client is told once that its call waits for the session's return, and an administrator's resume is silent") {
+  SuspensionFixture f;
+  f.rest();
+  f.memory.room = false;
+  f.resume();
+  f.report(ipc::ReturnWanted{});
+  f.await([&] { return !f.control.warned.empty(); });
+  CHECK(f.control.warned == "resuming: 5 MiB, others have the GPU; ");
+  f.memory.room = true;
+  f.await([&] { return f.mover.orders.size() == 2; });
+  f.moved(ipc::MoveResult::done);
+  CHECK(f.control.warned == "resuming: 5 MiB, others have the GPU; ");
+}
+
 TEST_CASE("the next broker finds each session where the earlier one has left it") {
   for (size_t phase = 0; phase < kSuspensionPhases; ++phase) {
     SuspensionFixture f;
