@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -82,7 +83,8 @@ class RequestTable {
   }
   template <class Visit>
   void visit_all(Visit&& visit) {
-    std::erase_if(requests_, [&](auto& one) { return visit(one.first, one.second.waiter); });
+    for (auto it = requests_.begin(); it != requests_.end();)
+      it = visit(it->first, it->second.waiter) ? requests_.erase(it) : std::next(it);
   }
   template <class Which>
   size_t count_if(Which&& which) const {

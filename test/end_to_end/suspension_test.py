@@ -16,6 +16,7 @@ import restart_test  # noqa: E402
 GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
 SEED = int(os.environ.get("GPUWIRE_TEST_SEED", "20261130"))
 ROUNDS = 40
+TURNS = 24
 DEVICE_MIB = 256
 
 
@@ -247,6 +248,23 @@ class Automatic(SuspensionCase):
     def await_state(self, program, state):
         wait_for_answer(lambda: self.figures(program)["state"], state, f"a session that is {state}")
 
+    def test_three_programs_that_each_hold_much_of_the_device_work_in_turns(self):
+        print("seed", SEED)
+        seeded = random.Random(SEED)
+        programs = []
+        for _ in range(3):
+            programs.append(self.begin())
+            # With what it has already, 45 % of the device.
+            self.assertEqual(programs[-1].ask(f"hold {DEVICE_MIB * 45 // 100 - 13}"), "held")
+        for number in range(TURNS):
+            program = programs[number % 3] if number < 6 else seeded.choice(programs)
+            self.assertEqual(program.ask(f"work {seeded.randrange(1 << 31)}"), "right", f"turn {number}")
+        for program in programs:
+            program.end()
+        self.assertGreaterEqual(len(self.events("suspended")), 4)
+        self.assertEqual({line["for"].rsplit(" ", 1)[0] for line in self.events("suspended")}, {"memory for session"})
+        self.assertEqual(self.events("suspend_asked"), [])
+
     def test_a_program_that_is_started_while_the_device_is_full_waits_for_an_idle_session_and_not_for_its_end(self):
         first = self.begin()
         self.assertEqual(first.ask(f"hold {DEVICE_MIB * 3 // 4}"), "held")
@@ -260,6 +278,22 @@ class Automatic(SuspensionCase):
         self.assertEqual(second.ask("work 2"), "right")
         first.end()
         second.end()
+
+    def test_a_session_that_works_is_not_suspended_and_an_allocation_fails_as_without_suspensions(self):
+        busy, other = self.begin(), self.begin("takes_memory")
+        self.assertEqual(busy.ask("work 1"), "right")
+        size = f"take {(int(other.ask('free')) >> 20) + 8}"
+        self.assertEqual(busy.ask("stand"), "done")
+        self.assertEqual(other.ask(size), "cudaErrorMemoryAllocation")
+        self.assertEqual(self.events("suspended"), [])
+        self.assertEqual(busy.ask("go"), "done")
+        # The server sees a little later than the program that the work has ended.
+        wait_for_answer(lambda: other.ask(size), "taken", "an allocation")
+        self.assertEqual([line["session"] for line in self.events("suspended")], [busy.session])
+        self.assertEqual(other.ask("give"), "given")
+        self.assertEqual(busy.ask("work 2"), "right")
+        busy.end()
+        other.end()
 
     def test_the_sessions_of_a_tenant_are_suspended_when_they_are_idle_until_a_reload_forbids_it(self):
         self.configure('suspend = "idle"\nsuspend_after = "0s"\n')

@@ -288,6 +288,9 @@ int serve(const ServeOptions& options) {
                            .idle = [&](scheduler::SessionId session) { return scheduler.idle(session); },
                            .queue = [&] { return broker.admission().waiting_for_memory(); }});
   broker.sessions().add_part(pressure);
+  ledger.set_suspensions([&](scheduler::SessionId session, scheduler::DeviceIndex device, uint64_t bytes) {
+    return pressure.relieve(session, device, bytes);
+  });
   Budgets budgets(io, broker.registry(), configuration->budget_file,
                   {.charged = [&](scheduler::SessionId session) { return scheduler.charged(session); },
                    .set_scavenger = [&](scheduler::SessionId session,

@@ -666,10 +666,13 @@ bool BrokerLedger::on_message(const SessionRecord& session, ipc::Message& messag
   std::chrono::milliseconds most = raised == Raised::prewarmed_end ? kPrewarmedEnd : settings_.shortage;
   if (raised == Raised::short_of_memory)
     most = std::max<std::chrono::milliseconds>(most, held_ahead_by_others(session.tenant_id));
-  const auto until = std::chrono::steady_clock::now() + most;
-  const bool waits =
-      may_come(raised) && of_session < kMemoryWaitersPerSessionMax &&
-      waiters_.open({session.number, session.tenant_id, wanted->column, wanted->bytes, wanted->request}, until);
+  const auto now = std::chrono::steady_clock::now();
+  Waiter waiter{session.number, session.tenant_id, wanted->column, wanted->bytes, wanted->request, now, now + most};
+  const bool may_wait = raised != Raised::yes && !wanted->ahead && of_session < kMemoryWaitersPerSessionMax;
+  // Prewarmed workers that were told to end free enough.
+  const auto relief = may_wait && raised != Raised::prewarmed_end ? relieve(waiter) : std::chrono::milliseconds(0);
+  extend(waiter, relief);
+  const bool waits = may_wait && (relief.count() != 0 || may_come(raised)) && waiters_.open(waiter);
   if (waits) await_next_poll();
   else answer(session.number, wanted->request, raised == Raised::yes);
   return true;
@@ -680,25 +683,48 @@ void BrokerLedger::answer(SessionId session, ipc::RequestId request, bool yes) {
                 ipc::Answer{request, yes, {}});  // a worker that cannot be notified is ending, or gives up waiting
 }
 
+std::chrono::milliseconds BrokerLedger::relieve(const Waiter& waiter) {
+  switch (relieve_ ? relieve_(waiter.session, waiter.column, waiter.bytes) : SuspensionRelief::none) {
+    case SuspensionRelief::none: break;
+    case SuspensionRelief::perhaps: return kQuietWait;
+    case SuspensionRelief::coming: return kSuspensionWait;
+  }
+  return std::chrono::milliseconds(0);
+}
+
+void BrokerLedger::extend(Waiter& waiter, std::chrono::milliseconds relief) const {
+  if (relief.count() == 0) return;
+  const auto later = std::min(std::chrono::steady_clock::now() + settings_.shortage, waiter.since + relief);
+  waiter.until = std::max(waiter.until, later);
+}
+
 void BrokerLedger::poll_waiters() {
   Poll poll(this);
-  // A request that is as large as a refused one of the same tenant, or larger, cannot be met either.
-  std::map<std::pair<TenantId, uint32_t>, uint64_t> too_much;
-  waiters_.visit_all([&](ipc::RequestId, const Waiter& waiter) {
-    auto [least, first] = too_much.try_emplace({waiter.tenant, waiter.column}, UINT64_MAX);
-    if (waiter.bytes >= least->second && !beyond_limit(waiter.tenant, waiter.column, waiter.bytes) &&
-        !beyond_user_limit(tenants_[waiter.tenant], waiter.session, waiter.column, waiter.bytes))
-      return false;
-    Raised raised = raise(waiter.tenant, waiter.session, waiter.column, waiter.bytes, false);
-    if (may_come(raised)) {
-      least->second = std::min(least->second, waiter.bytes);
-      return false;
+  const auto now = std::chrono::steady_clock::now();
+  // A request that is as large as a refused one of the same tenant, or larger, cannot be met either, and no more
+  // sessions are suspended for it.
+  struct Refused {
+    uint64_t least_bytes = UINT64_MAX;
+    std::chrono::milliseconds relief{0};
+  };
+  std::map<std::pair<TenantId, uint32_t>, Refused> all_refused;
+  waiters_.visit_all([&](ipc::RequestId, Waiter& waiter) {
+    Refused& refused = all_refused[{waiter.tenant, waiter.column}];
+    const bool as_before = waiter.bytes >= refused.least_bytes &&
+                           !beyond_limit(waiter.tenant, waiter.column, waiter.bytes) &&
+                           !beyond_user_limit(tenants_[waiter.tenant], waiter.session, waiter.column, waiter.bytes);
+    const Raised raised =
+        as_before ? Raised::short_of_memory : raise(waiter.tenant, waiter.session, waiter.column, waiter.bytes, false);
+    if (!as_before && raised != Raised::yes && raised != Raised::prewarmed_end) refused.relief = relieve(waiter);
+    const bool may = raised != Raised::yes && (may_come(raised) || refused.relief.count() != 0);
+    if (may) {
+      refused.least_bytes = std::min(refused.least_bytes, waiter.bytes);
+      extend(waiter, refused.relief);
+      if (now < waiter.until) return false;
     }
     answer(waiter.session, waiter.request, raised == Raised::yes);
     return true;
   });
-  waiters_.expire(std::chrono::steady_clock::now(),
-                  [&](ipc::RequestId, Waiter waiter) { answer(waiter.session, waiter.request, false); });
   await_next_poll();
 }
 

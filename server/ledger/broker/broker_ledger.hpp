@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -34,6 +35,10 @@ inline constexpr std::chrono::milliseconds kMemoryShortagePoll{10};
 // The time for which a request waits for memory of ending prewarmed workers: a driver needs a while to clean up after a
 // process.
 inline constexpr std::chrono::milliseconds kPrewarmedEnd{5000};
+// The longest wait of a request for memory of sessions that are being suspended.
+inline constexpr std::chrono::minutes kSuspensionWait{5};
+// The same while none can be suspended because those that may be are not quiet yet.
+inline constexpr std::chrono::seconds kQuietWait{5};
 // The greatest age of the pages' figures about memory that workers release or take without a message to the broker.
 inline constexpr std::chrono::milliseconds kReachPoll{100};
 inline constexpr unsigned kReserveAttemptsMax = 3;  // attempts if workers of the tenant take memory concurrently
@@ -58,6 +63,10 @@ class BrokerLedger final : public SessionAttachments,
 
   // `prewarmed` outlives this object; without it there are only the permanent prewarmed workers.
   void set_prewarmed(PrewarmedContexts& prewarmed) { prewarmed_contexts_ = &prewarmed; }
+
+  // `relieve`: suspends sessions for a request that finds too little memory. Without it no session is suspended.
+  using Relieve = std::function<SuspensionRelief(scheduler::SessionId, scheduler::DeviceIndex, uint64_t bytes)>;
+  void set_suspensions(Relieve relieve) { relieve_ = std::move(relieve); }
 
   void devices_known(std::span<const ServerDevice> devices) override;
   void tenants_changed(const TenantDirectory& tenants) override;
@@ -129,7 +138,12 @@ class BrokerLedger final : public SessionAttachments,
     uint32_t column;
     uint64_t bytes;
     ipc::RequestId request;  // the worker's own number
+    std::chrono::steady_clock::time_point since, until;
   };
+  // Suspends sessions for the request. Returns how long it may wait for that in all; 0: that does not help.
+  std::chrono::milliseconds relieve(const Waiter& waiter);
+  // Extends the time of a request that may wait so long.
+  void extend(Waiter& waiter, std::chrono::milliseconds relief) const;
   // Returns the memory that a tenant with `held_bytes` could get if `back_bytes` were taken back from others.
   uint64_t free_beyond(scheduler::TenantId tenant, scheduler::DeviceIndex device, uint64_t held_bytes,
                        uint64_t back_bytes) const;
@@ -221,6 +235,7 @@ class BrokerLedger final : public SessionAttachments,
   std::vector<uint64_t> context_bytes_, totals_;   // by device
   std::map<scheduler::TenantId, TenantState> tenants_;
   PrewarmedContexts* prewarmed_contexts_ = nullptr;
+  Relieve relieve_;
   std::map<scheduler::DeviceIndex, size_t> prewarmed_;  // contexts
   ipc::RequestTable<Waiter> waiters_{kMemoryWaitersMax};
   std::map<scheduler::SessionId, scheduler::TenantId> reservations_;  // sessions with a reservation, and their tenants

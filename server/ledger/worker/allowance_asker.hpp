@@ -8,9 +8,9 @@
 
 namespace gpuwire::server {
 
-// The worker waits longer than the broker lets a request wait (kMemoryShortage), and longer than an overloaded machine
-// delays the broker: otherwise the program would get an out-of-memory error.
-inline constexpr uint32_t kAllowanceAnswerMs = 20'000;
+// The worker waits longer than the broker lets a request wait (kMemoryShortage, kSuspensionWait), and longer than an
+// overloaded machine delays the broker: otherwise the program would get an out-of-memory error.
+inline constexpr uint32_t kAllowanceAnswerMs = 320'000;
 
 class AllowanceAsker final : public AllowanceSource {
  public:

@@ -108,6 +108,44 @@ TEST_CASE("what a session lacks is told, and whether the device or a limit is in
   CHECK(shortage(*ben, 200).bytes == 0);
 }
 
+TEST_CASE("a request waits for as long as a suspension helps, and gets the memory when it is offered") {
+  using std::chrono::milliseconds;
+  Fixture fixture({tenant("anna", 0, 0), tenant("ben", 0, 0)}, milliseconds(0));
+  auto sleeper = fixture.begin("anna"), other = fixture.begin("ben");
+  REQUIRE(sleeper->ledger->reserve(0, 700 * kMiB));
+  SuspensionRelief relief = SuspensionRelief::coming;
+  unsigned asked = 0;
+  fixture.ledger.set_suspensions([&](SessionId session, scheduler::DeviceIndex device, uint64_t bytes) {
+    CHECK((session == other->record.number && device == 0 && bytes == 600 * kMiB));
+    ++asked;
+    return relief;
+  });
+  CHECK_FALSE(other->ask_ahead(0, 600 * kMiB));  // a prefetch suspends nobody
+  CHECK(asked == 0);
+  auto& answers = fixture.control.answers;
+  auto answered = [&] { return answers.contains(other->record.number); };
+  for (const bool helps : {false, true}) {
+    relief = SuspensionRelief::coming;
+    other->ask(0, 600 * kMiB);
+    CHECK_FALSE(answered());
+    fixture.io.restart();
+    fixture.io.run_one();
+    CHECK_FALSE(answered());
+    if (helps) {
+      fixture.ledger.release_memory(sleeper->record);
+      CHECK_FALSE(answered());
+      fixture.ledger.offer_memory();
+      CHECK(fixture.control.reconsidered == 1);
+    } else {
+      relief = SuspensionRelief::none;
+      while (!answered()) fixture.io.run_one();
+    }
+    REQUIRE(answered());
+    CHECK(answers[other->record.number] == helps);
+  }
+  CHECK(asked > 2);
+}
+
 TEST_CASE("memory that sessions share stays, and a suspended session that ends leaves nothing") {
   Fixture fixture({tenant("anna", 0, 0)});
   auto exporter = fixture.begin("anna"), importer = fixture.begin("anna"), sleeper = fixture.begin("anna");
