@@ -471,8 +471,11 @@ void Admission::notify(SessionId session, const scheduler::Queued& queued) {
   auto one = waiting_.find(session);
   if (!record || one == waiting_.end()) return;
   one->second.awaits_end = queued.awaits_end;
-  if (record->place == queued.place && record->waiting == queued.waiting && record->why == queued.why) return;
-  events_.queued(session, AdmissionQueued{queued.place, queued.waiting, queued.why, queued.round, queued.awaits_end});
+  std::string why = queued.why;
+  if (suspends_for_ && suspends_for_(session)) why += "; idle sessions are being suspended for it";
+  if (record->place == queued.place && record->waiting == queued.waiting && record->why == why) return;
+  events_.queued(session,
+                 AdmissionQueued{queued.place, queued.waiting, std::move(why), queued.round, queued.awaits_end});
 }
 
 std::vector<DeviceIndex> Admission::awaited_gpus(SessionId number) {

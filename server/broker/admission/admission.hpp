@@ -94,6 +94,10 @@ class Admission {
   void set_budgets(const SessionBudgets& budgets) { budgets_ = &budgets; }
   // The set of used-up budgets has changed.
   void budgets_changed() { revise_all(); }
+  // Tells whether idle sessions are being suspended for a waiting one, for the reason of its wait; without it none are.
+  void set_suspends_for(std::function<bool(scheduler::SessionId)> suspends_for) {
+    suspends_for_ = std::move(suspends_for);
+  }
   // Tells for which job of a batch system a credential was made, and for how many GPUs; without it no credential has a
   // job. Precondition: no request yet.
   void set_job_of(JobDevices::JobOf job_of) { jobs_.emplace(registry_, std::move(job_of)); }
@@ -195,6 +199,7 @@ class Admission {
   SessionMemory* memory_ = nullptr;
   const SessionBudgets* budgets_ = nullptr;
   const SessionRecord* previewed_ = nullptr;  // set while preview() asks the placement
+  std::function<bool(scheduler::SessionId)> suspends_for_;
   std::optional<JobDevices> jobs_;
   std::map<scheduler::SessionId, Waiting> waiting_;  // the sessions in the placement's queue
   std::set<scheduler::SessionId> leaving_;           // told to end by make_place(), and not over yet

@@ -286,8 +286,10 @@ int serve(const ServeOptions& options) {
                            .suspensions = suspensions,
                            .memory = ledger,
                            .idle = [&](scheduler::SessionId session) { return scheduler.idle(session); },
-                           .queue = [&] { return broker.admission().waiting_for_memory(); }});
+                           .queue = [&] { return broker.admission().waiting_for_memory(); },
+                           .queue_changed = [&] { broker.admission().reconsider(); }});
   broker.sessions().add_part(pressure);
+  broker.admission().set_suspends_for([&](scheduler::SessionId session) { return pressure.suspends_for(session); });
   ledger.set_suspensions([&](scheduler::SessionId session, scheduler::DeviceIndex device, uint64_t bytes) {
     return pressure.relieve(session, device, bytes);
   });

@@ -422,7 +422,7 @@ TEST_CASE("memory that comes back lets who waits for it begin, and what its tena
   CHECK(desk.refused(desk.ask({.tenant = "ben", .memory_bytes = 17 * kGiB})));
 }
 
-TEST_CASE("a program that lacks nothing but memory is listed until there is room for it") {
+TEST_CASE("a program that lacks nothing but memory is listed, and is told that sessions are being suspended for it") {
   Desk desk({{.name = "anna"}}, {}, 2);
   test::FreeMemory memory(4 * kGiB);
   desk.admission.set_memory(memory);
@@ -431,6 +431,9 @@ TEST_CASE("a program that lacks nothing but memory is listed until there is room
   const auto listed = desk.admission.waiting_for_memory();
   REQUIRE(listed.size() == 1);
   CHECK((listed[0].session == waits && listed[0].memory_bytes == 8 * kGiB && listed[0].devices.size() == 2));
+  desk.admission.set_suspends_for([&](SessionId session) { return session == waits; });
+  desk.admission.reconsider();
+  CHECK(desk.registry.find(waits)->why.ends_with(" now; idle sessions are being suspended for it"));
   memory.free = 8 * kGiB;
   desk.admission.reconsider();
   CHECK(desk.admission.waiting_for_memory().empty());
