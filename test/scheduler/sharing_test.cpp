@@ -19,7 +19,9 @@ Workload steps(Duration busy, Duration rest) {
 }
 
 struct Couple {
-  explicit Couple(const Workload& a, const Workload& b, TenantPolicy of_a = {}, TenantPolicy of_b = {}) : world(1, 1) {
+  explicit Couple(const Workload& a, const Workload& b, TenantPolicy of_a = {}, TenantPolicy of_b = {},
+                  uint64_t seed = 1)
+      : world(seed, 1) {
     world.tenant(TenantId(1), of_a);
     world.tenant(TenantId(2), of_b);
     first = world.add({.tenant = TenantId(1), .workload = a});
@@ -233,9 +235,9 @@ double at(std::vector<double> seconds, double part) {
 
 // An interactive tenant beside a batch one, and alone.
 struct Beside {
-  Beside(const Workload& interactive, const Workload& batch)
-      : alone(interactive, {.kernel = 100us, .burst = 1us, .rest_min = 1h, .rest_max = 1h}, kInteractive),
-        together(interactive, batch, kInteractive) {
+  Beside(const Workload& interactive, const Workload& batch, uint64_t seed = 1)
+      : alone(interactive, {.kernel = 100us, .burst = 1us, .rest_min = 1h, .rest_max = 1h}, kInteractive, {}, seed),
+        together(interactive, batch, kInteractive, {}, seed) {
     const double solo = alone.rates().first;
     const auto [first, second] = together.rates();
     kept = first / solo;
@@ -272,6 +274,36 @@ TEST_CASE("Of a loop's pauses that are worth a switch batch has all but the swit
     CAPTURE(rest.count());
     CHECK(beside.given >= least);
     CHECK(beside.added() < 0.4e-3);
+  }
+}
+
+TEST_CASE(
+    "Of a loop of 60 us with pauses of 0.4 ms batch has 34.5 % of the GPU, and the loop keeps two thirds of its rate") {
+  for (const uint64_t seed : {1u, 2u, 3u, 4u}) {
+    CAPTURE(seed);
+    const Beside beside(steps(60us, 400us), stream(100us), seed);
+    CHECK(beside.given >= 0.345);
+    CHECK(beside.kept >= 0.66);
+    CHECK(beside.added() < 0.3e-3);
+  }
+}
+
+TEST_CASE("A request of 0.1 ms beside kernels that are longer than a slice of the hardware takes 0.5 ms at most") {
+  for (const Duration kernel : {10ms, 50ms}) {
+    for (const uint64_t seed : {1u, 2u, 3u, 4u}) {
+      CAPTURE(kernel.count());
+      CAPTURE(seed);
+      Couple couple({.kernel = 97us, .burst = 97us, .rest_min = 2ms, .rest_max = 8ms}, stream(kernel),
+                    {.service_class = ServiceClass::interactive}, {}, seed);
+      couple.world.run(1s + 1s);
+      const size_t begun = couple.world.sessions()[0].request_seconds.size();
+      couple.world.run(1s + 6s);
+      REQUIRE(couple.world.wrong() == "");
+      const auto& all = couple.world.sessions()[0].request_seconds;
+      const std::vector<double> took(all.begin() + static_cast<ptrdiff_t>(begun), all.end());
+      REQUIRE(took.size() > 500);
+      CHECK(at(took, 0.99) < 0.5e-3);
+    }
   }
 }
 
