@@ -92,7 +92,8 @@ struct CoRunMetrics {
 class Policy {
  public:
   struct Settings {
-    Duration turn_min = std::chrono::milliseconds(10);        // the smallest turn of a lease
+    // The smallest turn of a lease, and the interval at which the regimes are chosen.
+    Duration turn_min = std::chrono::milliseconds(10);
     Duration turn_min_batch = std::chrono::milliseconds(20);  // if only batch and below run
     Duration turn_max =
         // With very different weights, turns shrink to keep this bound, down to a quarter.
@@ -101,8 +102,6 @@ class Policy {
     Duration linger = std::chrono::microseconds(300);  // how long a gate stays open after its session has become quiet
     Duration in_flight_max = std::chrono::microseconds(500);
     Duration in_flight_max_near_higher = std::chrono::microseconds(150);
-    Duration regime_interval = std::chrono::milliseconds(10);
-    double co_run_load_max = 0.9;
     Duration cap_window = std::chrono::milliseconds(100);
     // How long a lease waits for work of equal or higher rank to end; after that the hardware slices between them. Also
     // how long work without progress keeps a lower class away.

@@ -121,7 +121,7 @@ void Policy::State::choose_regimes() {
     if (root != index) devices[index].co_run = devices[root].co_run;
     set_regime(index, found == chosen.end() ? Regime::free : found->second);
   }
-  if (timed) regimes_at = now + settings.regime_interval;
+  if (timed) regimes_at = now + settings.turn_min;
 }
 
 }  // namespace gpuwire::scheduler

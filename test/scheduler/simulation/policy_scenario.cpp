@@ -157,7 +157,6 @@ Plan make_plan(Choices& choices) {
   plan.settings.turn_min_batch = choices.chance(0.5) ? turn : 2 * turn;
   plan.settings.drain_wait_max = 8 * turn;
   plan.settings.cap_window = 10 * turn;
-  plan.settings.regime_interval = turn;
   plan.spikes = choices.chance(0.2) ? 0.02 : 0;
   if (kind < 0.8) plan_anything(choices, plan);
   else plan_saturation(choices, plan, kind < 0.9);
