@@ -6,9 +6,6 @@
 namespace gpuwire::scheduler {
 namespace {
 
-// The hardware starts the first work after a gate's opening within 2.4 ms, whatever else runs. A session whose start
-// has not been observed by then is charged from its opening on.
-constexpr Duration kStartMax = std::chrono::microseconds(2500);
 // Batch's part of the time that a higher class holds unused, in pauses too short to be given away. With its switches
 // this is less than a tenth of the time, so a loop that waits for each kernel keeps nine tenths of its rate alone.
 constexpr double kUnusedToBatch = 0.085;
@@ -48,6 +45,7 @@ void Policy::State::settle_leases(DeviceIndex index, bool everything) {
     wanted |= session->wants || session->leased;
     if (!session->leased || !session->gate.open || session->started) continue;
     if (now > session->opened_at + kStartMax) {
+      // Its start has not been observed.
       session->started = true;
       session->started_at = session->opened_at + settings.switch_cost;
     } else if (!everything) {

@@ -21,7 +21,6 @@ constexpr double kTurnsLeast = 0.97;
 // (longer for a session with few completions).
 constexpr double kTrialSettle = 0.8, kTrialGlance = 0.9, kTrial = 1.9, kTrialMax = 9;
 constexpr double kTrialHopeless = 0.6;
-constexpr uint64_t kCountEnough = 12;  // completions of each session that end the trial without an extension
 // Programs with unequal submissions complete more or fewer of them from window to window. A trial whose sum is close to
 // that of turns is repeated, with the counts added, up to kRoundsMax rounds; after kSureRounds it need not be better
 // than turns.
@@ -40,10 +39,10 @@ constexpr double kBeginNearHigher = 1.25, kStayNearHigher = 1.15;
 // sessions' reported completions cannot take more from it.
 constexpr double kPromise = 0.94;
 // Unit: turns. A session that is this far behind gets the devices alone until it has caught up, up to kAloneMax at a
-// time. kOwedMax bounds how far a session is counted as behind or ahead.
+// time, after waiting as long at most for the others' work in flight. kOwedMax bounds how far a session is counted as
+// behind or ahead.
 constexpr double kOwedBegin = 0.5, kAloneMax = 5, kOwedMax = 2;
 constexpr double kAloneUsed = 0.3;  // a session that uses less of the devices alone does not need them
-constexpr double kDrainMax = 5;     // the longest wait for the others' work in flight
 constexpr Duration kRestMin = std::chrono::milliseconds(500), kRestMax = std::chrono::seconds(10);
 constexpr int kRestGrowth = 4;
 constexpr Duration kReviewMin = std::chrono::seconds(4), kReviewMax = std::chrono::seconds(10);
@@ -309,7 +308,7 @@ void CoRunChoice::judge_trial(std::span<const CoRunner> runners, Time now) {
   // A session that gets far more than its due has enough completions long before that.
   const bool counted = window_ >= times(kTrial, turn_) &&
                        std::all_of(runners.begin(), runners.end(),
-                                   [&](const CoRunner& runner) { return records_[runner.id].done >= kCountEnough; });
+                                   [&](const CoRunner& runner) { return records_[runner.id].done >= 2 * kCountMin; });
   if (!hopeless && !counted && window_ < trial_length(runners)) return;
   const double enough = (near_higher_             ? kBeginNearHigher
                          : rounds_ >= kSureRounds ? kBeginSure
@@ -398,7 +397,7 @@ void CoRunChoice::choose_alone(std::span<const CoRunner> runners, Duration elaps
     Record& record = records_[alone_];
     if (!alone_begun_) {
       // The others' work in flight takes its slices first: with many sessions, most of a turn.
-      alone_begun_ = alone_for_ >= times(kDrainMax, turn_) ||
+      alone_begun_ = alone_for_ >= times(kAloneMax, turn_) ||
                      std::none_of(runners.begin(), runners.end(),
                                   [&](const CoRunner& runner) { return runner.id != alone_ && runner.in_flight; });
       if (alone_begun_) {

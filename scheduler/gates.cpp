@@ -6,9 +6,7 @@
 namespace gpuwire::scheduler {
 namespace {
 
-// A session of a higher class that was active within this time may come again at any moment.
-constexpr Duration kNearHigher = std::chrono::seconds(10);
-// The same for sessions of equal rank, which work queued without a bound would delay.
+// Work queued without a bound would delay sessions of equal rank that were active within this time.
 constexpr Duration kNearEqual = std::chrono::seconds(2);
 constexpr Duration kSettleEvery = std::chrono::milliseconds(100);
 // The poll interval at a holder whose gate closes once it is quiet.
@@ -58,7 +56,7 @@ bool Policy::State::near_higher(const Session& session) const {
   return std::any_of(session.devices.begin(), session.devices.end(), [&](DeviceIndex index) {
     return std::any_of(devices[index].sessions.begin(), devices[index].sessions.end(), [&](const Session* other) {
       return other->ever_active && other->tenant->policy.service_class < session.tenant->policy.service_class &&
-             now - other->active_at < kNearHigher;
+             now - other->active_at < kNear;
     });
   });
 }

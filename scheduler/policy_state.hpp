@@ -24,6 +24,10 @@ inline constexpr unsigned kRanks = 5;
 // With very different weights, all turns are shortened, down to this part, so that the long ones do not exceed
 // turn_max.
 inline constexpr double kTurnScaleMin = 0.25;
+// The hardware starts the first work after a gate's opening within 2.4 ms, whatever else runs.
+inline constexpr Duration kStartMax = std::chrono::microseconds(2500);
+// A session that was active within this time may come again at any moment.
+inline constexpr Duration kNear = std::chrono::seconds(10);
 // At most 1/kDebtPartOfCredit of a turn's credit pays a debt.
 inline constexpr int kDebtPartOfCredit = 2;
 
@@ -95,7 +99,7 @@ struct Session {
 
   // After an opening of its gate that it did not use, the session counts as wanting nothing for a while, longer each
   // time.
-  unsigned no_shows = 0;
+  Duration ignored_for{};
   Time ignored_until{};
   uint64_t ignored_submissions = 0;
 

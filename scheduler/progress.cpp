@@ -15,9 +15,6 @@ constexpr Duration kDrainWaitMin = std::chrono::milliseconds(2);
 constexpr Duration kDrainWaitGrows = std::chrono::seconds(1);
 // A session that does not use its turn is passed over for this time, twice as long each time.
 constexpr Duration kIgnoredMin = std::chrono::milliseconds(5), kIgnoredMax = std::chrono::milliseconds(100);
-constexpr unsigned kNoShowsMax = 5;
-// Another tenant that was active within this time may come again at any moment.
-constexpr Duration kNearOthers = std::chrono::seconds(10);
 
 }  // namespace
 
@@ -80,7 +77,7 @@ bool Policy::State::beside_others(DeviceIndex index, const Tenant& tenant) const
   if (has_realtime_tenant && tenant.policy.service_class != ServiceClass::realtime) return true;
   const Device& device = devices[index];
   const std::optional<Time>& last = device.active == tenant.id ? device.others_active_at : device.active_at;
-  return last && now - *last < kNearOthers;
+  return last && now - *last < kNear;
 }
 
 // The hardware gives every context with work a slice. So a tenant with endless work gets only one context beside other
@@ -112,10 +109,10 @@ void Policy::State::bar_siblings() {
 // The session may only be late: it waits at its gate and is let in at its next turn.
 void Policy::State::note_no_show(Session& session) {
   if (now < session.ignored_until) return;
-  if (session.seen.submissions != session.ignored_submissions) session.no_shows = 0;
+  const bool came = session.seen.submissions != session.ignored_submissions;
   session.ignored_submissions = session.seen.submissions;
-  session.ignored_until = now + std::min(kIgnoredMin * (1 << std::min(session.no_shows, kNoShowsMax)), kIgnoredMax);
-  ++session.no_shows;
+  session.ignored_for = came ? kIgnoredMin : std::clamp(2 * session.ignored_for, kIgnoredMin, kIgnoredMax);
+  session.ignored_until = now + session.ignored_for;
 }
 
 }  // namespace gpuwire::scheduler

@@ -6,8 +6,6 @@
 namespace gpuwire::scheduler {
 namespace {
 
-// A session whose submission does not pass its open gate within this time does not want the device.
-constexpr Duration kComeMax = std::chrono::microseconds(2500);
 // Sessions count as running side by side if each wanted the device within this time.
 constexpr Duration kActiveFor = std::chrono::milliseconds(50);
 // A session that returns this soon is waited for: two switches would cost more than the others could do meanwhile.
@@ -81,7 +79,7 @@ bool Policy::State::wants(Session& session) {
   const Observation& seen = session.seen;
   if (session.barred_by != nullptr) return false;
   if (session.gate.open && seen.waiting && seen.submissions == session.submissions_at_opening &&
-      now > session.opened_at + kComeMax) {
+      now > session.opened_at + kStartMax) {
     note_no_show(session);
     return false;
   }
