@@ -22,10 +22,9 @@ constexpr double kTurnsLeast = 0.97;
 constexpr double kTrialSettle = 0.8, kTrialGlance = 0.9, kTrial = 1.9, kTrialMax = 9;
 constexpr double kTrialHopeless = 0.6;
 // Programs with unequal submissions complete more or fewer of them from window to window. A trial whose sum is close to
-// that of turns is repeated, with the counts added, up to kRoundsMax rounds; after kSureRounds it need not be better
-// than turns.
-constexpr double kClose = 0.92, kBeginSure = 1.0;
-constexpr unsigned kRoundsMax = 4, kSureRounds = 2;
+// that of turns is repeated, with the counts added, up to kRoundsMax rounds.
+constexpr double kClose = 0.92;
+constexpr unsigned kRoundsMax = 4;
 constexpr double kWatch = 2.8, kWatchMin = 0.9;
 constexpr int kPauseMax = 3;  // turns between two calls of choose()
 constexpr unsigned kBadMax = 2;
@@ -310,10 +309,7 @@ void CoRunChoice::judge_trial(std::span<const CoRunner> runners, Time now) {
                        std::all_of(runners.begin(), runners.end(),
                                    [&](const CoRunner& runner) { return records_[runner.id].done >= 2 * kCountMin; });
   if (!hopeless && !counted && window_ < trial_length(runners)) return;
-  const double enough = (near_higher_             ? kBeginNearHigher
-                         : rounds_ >= kSureRounds ? kBeginSure
-                                                  : kBegin) *
-                        std::max(metrics_.turns, kTurnsLeast);
+  const double enough = (near_higher_ ? kBeginNearHigher : kBegin) * std::max(metrics_.turns, kTurnsLeast);
   if (mix.total >= enough && mix.side_by_side >= kBeginMin) go_together(runners, mix, now);
   else if (!hopeless && mix.total >= kClose * enough && rounds_ + 1 < kRoundsMax && harms_nobody(runners))
     poll_again(now);

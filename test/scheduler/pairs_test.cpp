@@ -98,7 +98,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("A trial that is close to what turns give is looked at again, and then it need not be better") {
+TEST_CASE("A trial that is close to what turns give is repeated") {
   Programs couple(copies(), copies(), true);
   couple.run(500ms, 500ms);
   CHECK(couple.regime() == Regime::co_run);
