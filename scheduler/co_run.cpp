@@ -25,13 +25,11 @@ constexpr double kTrialHopeless = 0.6;
 // that of turns is repeated, with the counts added, up to kRoundsMax rounds.
 constexpr double kClose = 0.92;
 constexpr unsigned kRoundsMax = 4;
-constexpr double kWatch = 2.8, kWatchMin = 0.9;
+constexpr double kWatch = 2.8;
 constexpr int kPauseMax = 3;  // turns between two calls of choose()
 constexpr unsigned kBadMax = 2;
-// The sum side by side, relative to turns, that is required to begin and to continue; and the minimum part of the time
-// side by side.
+// The sum side by side, relative to turns, that is required to begin and to continue.
 constexpr double kBegin = 1.03, kStay = 0.97;
-constexpr double kBeginMin = 0.25, kStayMin = 0.2;
 // The same if a higher class is near: several sessions have work in flight then, which delays each of its requests.
 constexpr double kBeginNearHigher = 1.25, kStayNearHigher = 1.15;
 // The promise to each session: at least this part of what its share of the devices' time is worth to it. Other
@@ -310,7 +308,7 @@ void CoRunChoice::judge_trial(std::span<const CoRunner> runners, Time now) {
                                    [&](const CoRunner& runner) { return records_[runner.id].done >= 2 * kCountMin; });
   if (!hopeless && !counted && window_ < trial_length(runners)) return;
   const double enough = (near_higher_ ? kBeginNearHigher : kBegin) * std::max(metrics_.turns, kTurnsLeast);
-  if (mix.total >= enough && mix.side_by_side >= kBeginMin) go_together(runners, mix, now);
+  if (mix.total >= enough) go_together(runners, mix, now);
   else if (!hopeless && mix.total >= kClose * enough && rounds_ + 1 < kRoundsMax && harms_nobody(runners))
     poll_again(now);
   else give_up(now);
@@ -371,16 +369,11 @@ bool CoRunChoice::breaks_promise(std::span<const CoRunner> runners) const {
 }
 
 void CoRunChoice::watch(std::span<const CoRunner> runners, Time now) {
-  if (watched_ < times(kWatch, turn_) || window_ < times(kWatchMin, turn_)) return;
-  const Mix mix = measure_together(runners);
-  // The expected sum does not include the cost of changes between side by side and alone, so the measured sum counts,
-  // too; and the promise must hold with the time alone.
+  if (watched_ < times(kWatch, turn_)) return;
   const double least = (near_higher_ ? kStayNearHigher : kStay) * metrics_.turns;
-  const bool bad =
-      std::min(mix.total, done_in_all(runners)) < least || mix.side_by_side < kStayMin || breaks_promise(runners);
-  const bool hopeless = metrics_.side_by_side < kTrialHopeless * metrics_.turns;
-  bad_ = hopeless ? kBadMax : bad ? bad_ + 1 : 0;
-  mixed_ = mix.side_by_side < 1;
+  const bool bad = done_in_all(runners) < least || breaks_promise(runners);
+  bad_ = bad ? bad_ + 1 : 0;
+  mixed_ = measure_together(runners).side_by_side < 1;
   if (bad_ >= kBadMax) return give_up(now);
   begin_window();
   // The measurement of turns is old by now.
