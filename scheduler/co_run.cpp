@@ -136,7 +136,6 @@ void CoRunChoice::change_members(std::span<const CoRunner> runners, Members memb
   for (const CoRunner& runner : runners) metrics_.turns += records_[runner.id].part;
   phase_ = Phase::together;
   since_ = now;
-  mixed_ = true;
 }
 
 // Completions since the last call belong to the phase of that call.
@@ -308,7 +307,7 @@ void CoRunChoice::judge_trial(std::span<const CoRunner> runners, Time now) {
                                    [&](const CoRunner& runner) { return records_[runner.id].done >= 2 * kCountMin; });
   if (!hopeless && !counted && window_ < trial_length(runners)) return;
   const double enough = (near_higher_ ? kBeginNearHigher : kBegin) * std::max(metrics_.turns, kTurnsLeast);
-  if (mix.total >= enough) go_together(runners, mix, now);
+  if (mix.total >= enough) go_together(runners, now);
   else if (!hopeless && mix.total >= kClose * enough && rounds_ + 1 < kRoundsMax && harms_nobody(runners))
     poll_again(now);
   else give_up(now);
@@ -338,11 +337,10 @@ void CoRunChoice::poll_again(Time now) {
   take_turns();
 }
 
-void CoRunChoice::go_together(std::span<const CoRunner> runners, const Mix& mix, Time now) {
+void CoRunChoice::go_together(std::span<const CoRunner> runners, Time now) {
   phase_ = Phase::together;
   since_ = now;
   bad_ = 0;
-  mixed_ = mix.side_by_side < 1;
   alone_ = SessionId{};
   for (const CoRunner& runner : runners) records_[runner.id].owed = Duration::zero();
   Verdict& found = verdict();
@@ -373,7 +371,7 @@ void CoRunChoice::watch(std::span<const CoRunner> runners, Time now) {
   const double least = (near_higher_ ? kStayNearHigher : kStay) * metrics_.turns;
   const bool bad = done_in_all(runners) < least || breaks_promise(runners);
   bad_ = bad ? bad_ + 1 : 0;
-  mixed_ = measure_together(runners).side_by_side < 1;
+  if (window_ > Duration::zero()) measure_together(runners);
   if (bad_ >= kBadMax) return give_up(now);
   begin_window();
   // The measurement of turns is old by now.

@@ -40,8 +40,6 @@ class CoRunChoice {
   bool tries() const { return phase_ == Phase::trial; }
   // Returns the session for which the others make way now while side by side; zero: none.
   SessionId alone() const { return phase_ == Phase::together ? alone_ : SessionId{}; }
-  // Whether the work in flight is bounded, because sessions may have to make way soon.
-  bool bounds() const { return phase_ == Phase::trial || (phase_ == Phase::together && mixed_); }
   const CoRunMetrics& figures() const { return metrics_; }
 
  private:
@@ -92,7 +90,7 @@ class CoRunChoice {
   Mix mix(std::span<const CoRunner> runners) const;
   Mix measure_together(std::span<const CoRunner> runners);
   void judge_trial(std::span<const CoRunner> runners, Time now);
-  void go_together(std::span<const CoRunner> runners, const Mix& mix, Time now);
+  void go_together(std::span<const CoRunner> runners, Time now);
   double done_in_all(std::span<const CoRunner> runners) const;
   bool breaks_promise(std::span<const CoRunner> runners) const;
   void watch(std::span<const CoRunner> runners, Time now);
@@ -118,7 +116,6 @@ class CoRunChoice {
   Duration turns_{}, trials_{};  // the windows of these rounds
   Time since_{};                 // the begin of the phase
   unsigned bad_ = 0;             // bad windows in a row
-  bool mixed_ = false;           // a session needs time alone
   bool counted_ = true;          // all sessions were counted at the last call
   SessionId alone_{};
   bool alone_begun_ = false;            // no other session has work in flight any more

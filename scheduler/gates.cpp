@@ -72,11 +72,9 @@ Duration Policy::State::in_flight_max(const Session& session) const {
       if (other == &session || !other->ever_active) continue;
       const Duration ago = now - other->active_at;
       if (other->rank > session.rank || ago >= kNearEqual) continue;
-      const bool co_runs = devices[index].regime == Regime::co_run;
       // Side by side, a session that waits for the others' slices needs enough queued work for its own slice, or it
       // loses the device again at once.
-      if (!co_runs || devices[index].co_run.bounds())
-        bound = std::max(bound, co_runs ? settings.slice : settings.in_flight_max);
+      bound = std::max(bound, devices[index].regime == Regime::co_run ? settings.slice : settings.in_flight_max);
     }
   }
   return bound;
