@@ -7,8 +7,8 @@ namespace gpuwire::scheduler {
 namespace {
 
 // Unit: turns. Turns are measured for at least a round of two sessions, until each session has completed enough to be
-// counted, or the maximum has passed.
-constexpr double kMeasureMin = 3.8, kMeasureMax = 50;
+// counted.
+constexpr double kMeasureMin = 3.8;
 constexpr uint64_t kCountMin = 6;
 constexpr double kOwnMin = 0.2;  // less time would weigh the edges of its turn too much
 // A program that has just come or returned loads its first kernels, whose times its worker does not know yet: this much
@@ -26,7 +26,6 @@ constexpr double kTrialHopeless = 0.6;
 constexpr double kClose = 0.92;
 constexpr unsigned kRoundsMax = 4;
 constexpr double kWatch = 2.8;
-constexpr int kPauseMax = 3;  // turns between two calls of choose()
 constexpr unsigned kBadMax = 2;
 // The sum side by side, relative to turns, that is required to begin and to continue.
 constexpr double kBegin = 1.03, kStay = 0.97;
@@ -59,17 +58,17 @@ bool CoRunChoice::choose(std::span<const CoRunner> runners, Duration above, Dura
   near_higher_ = near_higher;
   const Duration passed = now - called_at_;
   const Duration elapsed = passed - std::clamp(above - above_, Duration::zero(), passed);
-  // After such a pause one session has been alone: its completions meanwhile were not counted.
-  const bool resumed = passed > kPauseMax * turn;
   called_at_ = now;
   above_ = above;
   const bool changed = update_members(runners, now);
   // A session with uncounted work would appear slower in its turns than it is, and faster side by side.
   const bool counted = std::all_of(runners.begin(), runners.end(), [](const CoRunner& one) { return one.counted; });
   const bool whole = std::exchange(counted_, counted) && counted;
-  count(runners, resumed ? Duration::zero() : elapsed, whole);
-  if (resumed && phase_ == Phase::trial) take_turns();
-  if (resumed || changed) {
+  // One session has been alone: its completions meanwhile were not counted.
+  const bool paused = std::exchange(paused_, false);
+  count(runners, paused ? Duration::zero() : elapsed, whole);
+  if (paused && phase_ == Phase::trial) take_turns();
+  if (paused || changed) {
     bad_ = 0;
     begin_rounds();
     begin_window();
@@ -205,37 +204,37 @@ void CoRunChoice::take_turns() {
 }
 
 void CoRunChoice::measure_turns(std::span<const CoRunner> runners, Time now) {
-  if (window_ < times(kMeasureMin, turn_)) return;
   const auto enough = [&](const CoRunner& runner) {
     const Record& record = records_[runner.id];
     return record.done >= kCountMin && record.rated_in_window >= times(kOwnMin, turn_);
   };
-  if (std::all_of(runners.begin(), runners.end(), enough)) {
-    metrics_.turns = 0;
-    for (const CoRunner& runner : runners) {
-      Record& record = records_[runner.id];
-      const Duration own = record.own_in_turns + record.own_in_window;
-      record.rate = static_cast<double>(record.done_in_turns + record.done) /
-                    seconds(record.rated_in_turns + record.rated_in_window);
-      record.part = std::min(1.0, seconds(own) / seconds(turns_ + window_));
-      metrics_.turns += record.part;
-    }
-    if (now >= verdict().trial_at && trial_length(runners) <= times(kTrialMax, turn_)) {
-      phase_ = Phase::trial;
-      settles_ = times(kTrialSettle, turn_);
-      ++metrics_.trials;
-      for (const CoRunner& runner : runners) {
-        Record& record = records_[runner.id];
-        record.done_in_turns += record.done;
-        record.own_in_turns += record.own_in_window;
-        record.rated_in_turns += record.rated_in_window;
-      }
-      turns_ += window_;
-      begin_window();
-      return;
-    }
+  if (window_ < times(kMeasureMin, turn_)) return;
+  if (!std::all_of(runners.begin(), runners.end(), enough)) return;
+  metrics_.turns = 0;
+  for (const CoRunner& runner : runners) {
+    Record& record = records_[runner.id];
+    const Duration own = record.own_in_turns + record.own_in_window;
+    record.rate = static_cast<double>(record.done_in_turns + record.done) /
+                  seconds(record.rated_in_turns + record.rated_in_window);
+    record.part = std::min(1.0, seconds(own) / seconds(turns_ + window_));
+    metrics_.turns += record.part;
   }
-  if (window_ > times(kMeasureMax, turn_)) begin_window();
+  if (now < verdict().trial_at || trial_length(runners) > times(kTrialMax, turn_)) {
+    // A program may change.
+    if (window_ > kRestMin) begin_window();
+    return;
+  }
+  phase_ = Phase::trial;
+  settles_ = times(kTrialSettle, turn_);
+  ++metrics_.trials;
+  for (const CoRunner& runner : runners) {
+    Record& record = records_[runner.id];
+    record.done_in_turns += record.done;
+    record.own_in_turns += record.own_in_window;
+    record.rated_in_turns += record.rated_in_window;
+  }
+  turns_ += window_;
+  begin_window();
 }
 
 // Returns the time in which each session, at its due rate, completes kCountMin submissions.

@@ -36,6 +36,8 @@ class CoRunChoice {
   // which sessions of higher ranks had the devices. `turn`: the smallest turn, the unit of all windows. `near_higher`:
   // sessions of a higher class may come at any moment.
   bool choose(std::span<const CoRunner> runners, Duration above, Duration turn, bool near_higher, Time now);
+  // The next call of choose() counts from then on: one session is alone until then.
+  void pause() { paused_ = true; }
   // Whether this is a trial of side by side.
   bool tries() const { return phase_ == Phase::trial; }
   // Returns the session for which the others make way now while side by side; zero: none.
@@ -101,6 +103,7 @@ class CoRunChoice {
   Duration turn_{};
   bool near_higher_ = false;
   Time called_at_{};
+  bool paused_ = false;
   Duration above_{};
   Phase phase_ = Phase::turns;
   std::map<SessionId, Record> records_;

@@ -82,6 +82,7 @@ void Policy::State::set_regime(DeviceIndex index, Regime regime) {
     for (Session* session : device.sessions) session->progress_at = now;
   }
   device.regime = regime;
+  if (regime == Regime::free) device.co_run.pause();
   if (regime != Regime::lease) return;
   for (Session* session : device.sessions) {
     if (session->seen.in_flight && !session->started) {
