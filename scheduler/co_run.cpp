@@ -14,9 +14,6 @@ constexpr double kOwnMin = 0.2;  // less time would weigh the edges of its turn 
 // A program that has just come or returned loads its first kernels, whose times its worker does not know yet: this much
 // of its own time is not rated.
 constexpr double kBeginning = 0.5;
-// The lower bound for the measured sum of turns: the programs' starts may lower the measurement, and changes of turn
-// cost no more than the rest.
-constexpr double kTurnsLeast = 0.97;
 // A trial: the time that its begin disturbs, the time until a bad one is broken off, its usual and its maximum length
 // (longer for a session with few completions).
 constexpr double kTrialSettle = 0.8, kTrialGlance = 0.9, kTrial = 1.9, kTrialMax = 9;
@@ -27,10 +24,11 @@ constexpr double kClose = 0.92;
 constexpr unsigned kRoundsMax = 4;
 constexpr double kWatch = 2.8;
 constexpr unsigned kBadMax = 2;
-// The sum side by side, relative to turns, that is required to begin and to continue.
-constexpr double kBegin = 1.03, kStay = 0.97;
-// The same if a higher class is near: several sessions have work in flight then, which delays each of its requests.
-constexpr double kBeginNearHigher = 1.25, kStayNearHigher = 1.15;
+// Side by side begins if its sum is better than that of turns by this part, and continues until it is worse by it.
+constexpr double kMargin = 0.03;
+// The factor of the required sum if a higher class is near: several sessions have work in flight then, which delays
+// each of its requests.
+constexpr double kNearHigher = 1.2;
 // The promise to each session: at least this part of what its share of the devices' time is worth to it. Other
 // sessions' reported completions cannot take more from it.
 constexpr double kPromise = 0.94;
@@ -290,6 +288,9 @@ CoRunChoice::Mix CoRunChoice::measure_together(std::span<const CoRunner> runners
   return result;
 }
 
+// Returns the sum of parts that side by side has to exceed.
+double CoRunChoice::required() const { return (near_higher_ ? kNearHigher : 1) * metrics_.turns; }
+
 void CoRunChoice::judge_trial(std::span<const CoRunner> runners, Time now) {
   if (settles_ > Duration::zero()) {
     if (window_ < settles_) return;
@@ -305,7 +306,7 @@ void CoRunChoice::judge_trial(std::span<const CoRunner> runners, Time now) {
                        std::all_of(runners.begin(), runners.end(),
                                    [&](const CoRunner& runner) { return records_[runner.id].done >= 2 * kCountMin; });
   if (!hopeless && !counted && window_ < trial_length(runners)) return;
-  const double enough = (near_higher_ ? kBeginNearHigher : kBegin) * std::max(metrics_.turns, kTurnsLeast);
+  const double enough = (1 + kMargin) * required();
   if (mix.total >= enough) go_together(runners, now);
   else if (!hopeless && mix.total >= kClose * enough && rounds_ + 1 < kRoundsMax && harms_nobody(runners))
     poll_again(now);
@@ -367,8 +368,7 @@ bool CoRunChoice::breaks_promise(std::span<const CoRunner> runners) const {
 
 void CoRunChoice::watch(std::span<const CoRunner> runners, Time now) {
   if (watched_ < times(kWatch, turn_)) return;
-  const double least = (near_higher_ ? kStayNearHigher : kStay) * metrics_.turns;
-  const bool bad = done_in_all(runners) < least || breaks_promise(runners);
+  const bool bad = done_in_all(runners) < (1 - kMargin) * required() || breaks_promise(runners);
   bad_ = bad ? bad_ + 1 : 0;
   if (window_ > Duration::zero()) measure_together(runners);
   if (bad_ >= kBadMax) return give_up(now);

@@ -91,6 +91,7 @@ class CoRunChoice {
   bool harms_nobody(std::span<const CoRunner> runners) const;
   Mix mix(std::span<const CoRunner> runners) const;
   Mix measure_together(std::span<const CoRunner> runners);
+  double required() const;
   void judge_trial(std::span<const CoRunner> runners, Time now);
   void go_together(std::span<const CoRunner> runners, Time now);
   double done_in_all(std::span<const CoRunner> runners) const;
