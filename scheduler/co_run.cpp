@@ -39,8 +39,7 @@ constexpr double kOwedBegin = 0.5, kAloneMax = 5, kOwedMax = 2;
 constexpr double kAloneUsed = 0.3;  // a session that uses less of the devices alone does not need them
 constexpr Duration kRestMin = std::chrono::milliseconds(500), kRestMax = std::chrono::seconds(10);
 constexpr int kRestGrowth = 4;
-constexpr Duration kReviewMin = std::chrono::seconds(4), kReviewMax = std::chrono::seconds(10);
-constexpr Duration kLasted = std::chrono::seconds(2);
+constexpr Duration kReview = std::chrono::seconds(4);       // the time side by side before turns are measured again
 constexpr Duration kRecordKept = std::chrono::seconds(30);  // records of absent sessions
 constexpr size_t kVerdictsMax = 32;
 
@@ -343,9 +342,7 @@ void CoRunChoice::go_together(std::span<const CoRunner> runners, Time now) {
   bad_ = 0;
   alone_ = SessionId{};
   for (const CoRunner& runner : runners) records_[runner.id].owed = Duration::zero();
-  Verdict& found = verdict();
-  found.together = true;
-  found.review = std::clamp(2 * found.review, kReviewMin, kReviewMax);
+  verdict().together = true;
   begin_window();
   begin_rounds();
 }
@@ -374,7 +371,7 @@ void CoRunChoice::watch(std::span<const CoRunner> runners, Time now) {
   if (bad_ >= kBadMax) return give_up(now);
   begin_window();
   // The measurement of turns is old by now.
-  if (now - since_ >= std::max(verdict().review, kReviewMin)) take_turns();
+  if (now - since_ >= kReview) take_turns();
 }
 
 void CoRunChoice::choose_alone(std::span<const CoRunner> runners, Duration elapsed) {
@@ -414,12 +411,10 @@ void CoRunChoice::choose_alone(std::span<const CoRunner> runners, Duration elaps
 }
 
 void CoRunChoice::give_up(Time now) {
-  const bool lasted = phase_ == Phase::together && now - since_ > kLasted;
   Verdict& found = verdict();
   found.together = false;
-  found.rest = lasted ? kRestMin : std::clamp(kRestGrowth * found.rest, kRestMin, kRestMax);
+  found.rest = phase_ == Phase::together ? kRestMin : std::clamp(kRestGrowth * found.rest, kRestMin, kRestMax);
   found.trial_at = now + found.rest;
-  found.review = Duration{};
   rest_of_tenants(now);
   take_turns();
   begin_rounds();

@@ -69,9 +69,8 @@ class CoRunChoice {
   // The result for a set of sessions.
   struct Verdict {
     bool together = false;
-    Time trial_at{};    // the earliest time of the next trial
-    Duration rest{};    // the pause after the last failed trial
-    Duration review{};  // the time side by side before turns are measured again
+    Time trial_at{};  // the earliest time of the next trial
+    Duration rest{};  // the pause after the last failed trial
     Time seen{};
   };
   using Members = std::vector<SessionId>;  // sorted
