@@ -32,11 +32,10 @@ constexpr double kNearHigher = 1.2;
 // The promise to each session: at least this part of what its share of the devices' time is worth to it. Other
 // sessions' reported completions cannot take more from it.
 constexpr double kPromise = 0.94;
-// Unit: turns. A session that is this far behind gets the devices alone until it has caught up, up to kAloneMax at a
-// time, after waiting as long at most for the others' work in flight. kOwedMax bounds how far a session is counted as
-// behind or ahead.
-constexpr double kOwedBegin = 0.5, kAloneMax = 5, kOwedMax = 2;
-constexpr double kAloneUsed = 0.3;  // a session that uses less of the devices alone does not need them
+// Unit: turns. A session that is a turn behind has the devices alone until it has caught up, up to kAloneMax at a time,
+// after waiting as long at most for the others' work in flight. The same bounds how far a session is counted as behind
+// or ahead.
+constexpr double kAloneMax = 5;
 constexpr Duration kRestMin = std::chrono::milliseconds(500), kRestMax = std::chrono::seconds(10);
 constexpr int kRestGrowth = 4;
 constexpr Duration kReview = std::chrono::seconds(4);       // the time side by side before turns are measured again
@@ -152,11 +151,9 @@ void CoRunChoice::count(std::span<const CoRunner> runners, Duration elapsed, boo
     if (phase_ != Phase::together || record.rate <= 0 || !runner.counted) continue;
     const Duration got =
         std::min(elapsed, Duration(static_cast<int64_t>(1e9 * static_cast<double>(done) / record.rate)));
-    const Duration most = times(kOwedMax, turn_);
+    const Duration most = times(kAloneMax, turn_);
     record.owed = std::clamp(record.owed + times(record.target, elapsed) - got, -most, most);
-    if (runner.id != alone_) continue;
-    alone_got_ += got;
-    alone_done_ += done;
+    if (runner.id == alone_) alone_done_ += done;
   }
 }
 
@@ -360,7 +357,7 @@ double CoRunChoice::done_in_all(std::span<const CoRunner> runners) const {
 
 bool CoRunChoice::breaks_promise(std::span<const CoRunner> runners) const {
   return std::any_of(runners.begin(), runners.end(),
-                     [&](const CoRunner& runner) { return records_.at(runner.id).owed >= times(kOwedMax, turn_); });
+                     [&](const CoRunner& runner) { return records_.at(runner.id).owed >= times(kAloneMax, turn_); });
 }
 
 void CoRunChoice::watch(std::span<const CoRunner> runners, Time now) {
@@ -384,11 +381,9 @@ void CoRunChoice::choose_alone(std::span<const CoRunner> runners, Duration elaps
                      std::none_of(runners.begin(), runners.end(),
                                   [&](const CoRunner& runner) { return runner.id != alone_ && runner.in_flight; });
       if (alone_begun_) {
-        alone_for_ = alone_got_ = Duration::zero();
+        alone_for_ = Duration::zero();
         alone_done_ = 0;
       }
-    } else if (alone_got_ < times(kAloneUsed, alone_for_)) {
-      record.owed = Duration::zero();
     } else if (alone_for_ >= turn_) {
       // The measurement of its turns may have been too low.
       record.rate = std::max(record.rate, static_cast<double>(alone_done_) / seconds(alone_for_));
@@ -399,14 +394,14 @@ void CoRunChoice::choose_alone(std::span<const CoRunner> runners, Duration elaps
     alone_ = SessionId{};
     return;
   }
-  Duration most = times(kOwedBegin, turn_);
+  Duration most = turn_;
   for (const CoRunner& runner : runners) {
     const Record& record = records_[runner.id];
     if (record.owed < most) continue;
     most = record.owed;
     alone_ = runner.id;
     alone_begun_ = false;
-    alone_for_ = alone_got_ = Duration::zero();
+    alone_for_ = Duration::zero();
   }
 }
 

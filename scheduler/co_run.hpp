@@ -121,9 +121,9 @@ class CoRunChoice {
   unsigned bad_ = 0;             // bad windows in a row
   bool counted_ = true;          // all sessions were counted at the last call
   SessionId alone_{};
-  bool alone_begun_ = false;            // no other session has work in flight any more
-  Duration alone_for_{}, alone_got_{};  // since then, or until then: the time, and the session's own time in it
-  uint64_t alone_done_ = 0;             // its completions in that time
+  bool alone_begun_ = false;  // no other session has work in flight any more
+  Duration alone_for_{};      // since then, or until then
+  uint64_t alone_done_ = 0;   // its completions in that time
   CoRunMetrics metrics_;
 };
 
