@@ -15,10 +15,6 @@ constexpr Duration kDebtMax = std::chrono::milliseconds(500);
 
 }  // namespace
 
-Duration Policy::State::turn_least() const {
-  return Duration(static_cast<int64_t>(kTurnScaleMin * static_cast<double>(settings.turn_min.count()))) * 7 / 8;
-}
-
 void Policy::State::charge(DeviceIndex index, const TimeCharge& charge, ChargedFor what) {
   Session& session = *charge.session;
   session.gpu_time += charge.amount;
@@ -28,10 +24,11 @@ void Policy::State::charge(DeviceIndex index, const TimeCharge& charge, ChargedF
   there.floor.spend(charge.amount);
   if (session.tenant->policy.service_class == ServiceClass::batch) devices[index].batch_floor.spend(charge.amount);
   if (what == ChargedFor::lease) there.deficit -= charge.amount;
-  // The tenant did not choose the trial, so it stays in the next round: the deficit takes at most the shortest turn,
-  // and the rest becomes a debt, paid over several turns.
+  // The tenant did not choose the trial, so it stays in the next round: the deficit takes a slice at most, less than
+  // a turn; the rest becomes a debt, paid over several turns.
   if (what == ChargedFor::trial) {
-    const Duration left = std::max(there.deficit - charge.amount, std::min(there.deficit, -turn_least()));
+    const Duration overdrawn = std::min(settings.slice, there.turn / kDebtPartOfCredit);
+    const Duration left = std::max(there.deficit - charge.amount, std::min(there.deficit, -overdrawn));
     there.debt = std::min(there.debt + charge.amount - (there.deficit - left), kDebtMax);
     there.deficit = left;
   }

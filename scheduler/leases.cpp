@@ -6,8 +6,6 @@
 namespace gpuwire::scheduler {
 namespace {
 
-// A quiet session that co-runs keeps its gate open for this long.
-constexpr Duration kCoRunQuietMax = std::chrono::milliseconds(100);
 // A session that wakes up with credit left from its turn does not interrupt a holder within this time.
 constexpr Duration kUndisturbed = std::chrono::milliseconds(4);
 
@@ -34,8 +32,7 @@ Duration Policy::State::turn(DeviceIndex index, const Tenant& tenant, Rank rank)
     most = std::max(most, other->policy.weight);
   }
   const double smallest = static_cast<double>((only_batch ? settings.turn_min_batch : settings.turn_min).count());
-  const double scale =
-      std::clamp(static_cast<double>(settings.turn_max.count()) / (smallest * most / least), kTurnScaleMin, 1.0);
+  const double scale = std::min(1.0, static_cast<double>(settings.turn_max.count()) / (smallest * most / least));
   return Duration(static_cast<int64_t>(scale * smallest * tenant.policy.weight / least));
 }
 
@@ -287,7 +284,7 @@ void Policy::State::select() {
   // A quiet session among co-running ones keeps its gate open, unless it would run beside another class.
   for (auto& [id, session] : sessions) {
     if (session->selected || session->barred_by != nullptr || !session->gate.open || !co_runs(*session) ||
-        now - session->active_at >= kCoRunQuietMax || makes_way(*session))
+        !active(*session) || makes_way(*session))
       continue;
     session->selected = all_devices(*session, [&](const Device& device) {
       const auto fits = [&](const Session* other) { return !other->candidate || other->rank == session->rank; };

@@ -95,9 +95,8 @@ class Policy {
     // The smallest turn of a lease, and the interval at which the regimes are chosen.
     Duration turn_min = std::chrono::milliseconds(10);
     Duration turn_min_batch = std::chrono::milliseconds(20);  // if only batch and below run
-    Duration turn_max =
-        // With very different weights, turns shrink to keep this bound, down to a quarter.
-        std::chrono::milliseconds(200);
+    // With very different weights, all turns shrink to keep this bound.
+    Duration turn_max = std::chrono::milliseconds(200);
     Duration switch_cost = std::chrono::microseconds(145);
     Duration linger = std::chrono::microseconds(300);  // how long a gate stays open after its session has become quiet
     Duration in_flight_max = std::chrono::microseconds(500);

@@ -21,14 +21,11 @@ namespace gpuwire::scheduler {
 enum class Rank : uint8_t { realtime, floor, interactive, batch, scavenger };
 inline constexpr unsigned kRanks = 5;
 
-// With very different weights, all turns are shortened, down to this part, so that the long ones do not exceed
-// turn_max.
-inline constexpr double kTurnScaleMin = 0.25;
 // The hardware starts the first work after a gate's opening within 2.4 ms, whatever else runs.
 inline constexpr Duration kStartMax = std::chrono::microseconds(2500);
 // A session that was active within this time may come again at any moment.
 inline constexpr Duration kNear = std::chrono::seconds(10);
-// At most 1/kDebtPartOfCredit of a turn's credit pays a debt.
+// At most 1/kDebtPartOfCredit of a turn pays a debt or a trial.
 inline constexpr int kDebtPartOfCredit = 2;
 
 // Why time is charged: only time by turns (lease) counts fully against a tenant's deficit.
@@ -205,7 +202,6 @@ struct Policy::State {
 
   // account.cpp
   void settle();
-  Duration turn_least() const;
   void settle_leases(DeviceIndex index, bool everything);
   void settle_shared(DeviceIndex index);
   void charge(DeviceIndex index, const TimeCharge& charge, ChargedFor what);
