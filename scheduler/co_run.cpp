@@ -36,10 +36,9 @@ constexpr double kPromise = 0.94;
 // after waiting as long at most for the others' work in flight. The same bounds how far a session is counted as behind
 // or ahead.
 constexpr double kAloneMax = 5;
+// The pause after a failed trial. Turns are measured again, and absent sessions are forgotten, after the longest.
 constexpr Duration kRestMin = std::chrono::milliseconds(500), kRestMax = std::chrono::seconds(10);
 constexpr int kRestGrowth = 4;
-constexpr Duration kReview = std::chrono::seconds(4);       // the time side by side before turns are measured again
-constexpr Duration kRecordKept = std::chrono::seconds(30);  // records of absent sessions
 constexpr size_t kVerdictsMax = 32;
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
@@ -81,8 +80,8 @@ bool CoRunChoice::choose(std::span<const CoRunner> runners, Duration above, Dura
 }
 
 bool CoRunChoice::update_members(std::span<const CoRunner> runners, Time now) {
-  std::erase_if(records_, [&](const auto& entry) { return now - entry.second.seen > kRecordKept; });
-  std::erase_if(verdicts_, [&](const auto& entry) { return now - entry.second.seen > kRecordKept; });
+  std::erase_if(records_, [&](const auto& entry) { return now - entry.second.seen > kRestMax; });
+  std::erase_if(verdicts_, [&](const auto& entry) { return now - entry.second.seen > kRestMax; });
   std::erase_if(rests_, [&](const auto& entry) { return now >= entry.second; });
   Members members;
   for (const CoRunner& runner : runners) {
@@ -368,7 +367,7 @@ void CoRunChoice::watch(std::span<const CoRunner> runners, Time now) {
   if (bad_ >= kBadMax) return give_up(now);
   begin_window();
   // The measurement of turns is old by now.
-  if (now - since_ >= kReview) take_turns();
+  if (now - since_ >= kRestMax) take_turns();
 }
 
 void CoRunChoice::choose_alone(std::span<const CoRunner> runners, Duration elapsed) {
