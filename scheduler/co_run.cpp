@@ -6,23 +6,20 @@
 namespace gpuwire::scheduler {
 namespace {
 
-// Unit: turns. Turns are measured for at least a round of two sessions, until each session has completed enough to be
-// counted.
-constexpr double kMeasureMin = 3.8;
+// Unit: turns. A trial: the time that its begin disturbs, which is also the time until a bad one is broken off; its
+// usual and its maximum length (longer for a session with few completions). Turns are measured for twice the usual
+// length, which is a round of two sessions, until each session has completed enough to be counted.
+constexpr double kGlance = 0.8, kTrial = 1.9, kTrialMax = 9;
+constexpr double kTrialHopeless = 0.6;
 constexpr uint64_t kCountMin = 6;
 constexpr double kOwnMin = 0.2;  // less time would weigh the edges of its turn too much
 // A program that has just come or returned loads its first kernels, whose times its worker does not know yet: this much
 // of its own time is not rated.
 constexpr double kBeginning = 0.5;
-// A trial: the time that its begin disturbs, the time until a bad one is broken off, its usual and its maximum length
-// (longer for a session with few completions).
-constexpr double kTrialSettle = 0.8, kTrialGlance = 0.9, kTrial = 1.9, kTrialMax = 9;
-constexpr double kTrialHopeless = 0.6;
 // Programs with unequal submissions complete more or fewer of them from window to window. A trial whose sum is close to
 // that of turns is repeated, with the counts added, up to kRoundsMax rounds.
-constexpr double kClose = 0.92;
 constexpr unsigned kRoundsMax = 4;
-constexpr double kWatch = 2.8;
+constexpr double kWatch = 2.8;  // the time side by side from one judgement to the next
 constexpr unsigned kBadMax = 2;
 // Side by side begins if its sum is better than that of turns by this part, and continues until it is worse by it.
 constexpr double kMargin = 0.03;
@@ -201,7 +198,7 @@ void CoRunChoice::measure_turns(std::span<const CoRunner> runners, Time now) {
     const Record& record = records_[runner.id];
     return record.done >= kCountMin && record.rated_in_window >= times(kOwnMin, turn_);
   };
-  if (window_ < times(kMeasureMin, turn_)) return;
+  if (window_ < times(2 * kTrial, turn_)) return;
   if (!std::all_of(runners.begin(), runners.end(), enough)) return;
   metrics_.turns = 0;
   for (const CoRunner& runner : runners) {
@@ -218,7 +215,7 @@ void CoRunChoice::measure_turns(std::span<const CoRunner> runners, Time now) {
     return;
   }
   phase_ = Phase::trial;
-  settles_ = times(kTrialSettle, turn_);
+  settles_ = times(kGlance, turn_);
   ++metrics_.trials;
   for (const CoRunner& runner : runners) {
     Record& record = records_[runner.id];
@@ -294,8 +291,7 @@ void CoRunChoice::judge_trial(std::span<const CoRunner> runners, Time now) {
     return;
   }
   const Mix mix = measure_together(runners);
-  const bool hopeless =
-      window_ >= times(kTrialGlance, turn_) && metrics_.side_by_side < kTrialHopeless * metrics_.turns;
+  const bool hopeless = window_ >= times(kGlance, turn_) && metrics_.side_by_side < kTrialHopeless * metrics_.turns;
   // A session that gets far more than its due has enough completions long before that.
   const bool counted = window_ >= times(kTrial, turn_) &&
                        std::all_of(runners.begin(), runners.end(),
@@ -303,7 +299,7 @@ void CoRunChoice::judge_trial(std::span<const CoRunner> runners, Time now) {
   if (!hopeless && !counted && window_ < trial_length(runners)) return;
   const double enough = (1 + kMargin) * required();
   if (mix.total >= enough) go_together(runners, now);
-  else if (!hopeless && mix.total >= kClose * enough && rounds_ + 1 < kRoundsMax && harms_nobody(runners))
+  else if (!hopeless && mix.total >= kPromise * required() && rounds_ + 1 < kRoundsMax && harms_nobody(runners))
     poll_again(now);
   else give_up(now);
 }
