@@ -9,9 +9,6 @@ namespace {
 // Batch's part of the time that a higher class holds unused, in pauses too short to be given away. With its switches
 // this is less than a tenth of the time, so a loop that waits for each kernel keeps nine tenths of its rate alone.
 constexpr double kUnusedToBatch = 0.085;
-// The time of some trials: it bounds the debt of a tenant beside programs that come and go, each of which causes a
-// trial.
-constexpr Duration kDebtMax = std::chrono::milliseconds(500);
 
 }  // namespace
 
@@ -25,11 +22,12 @@ void Policy::State::charge(DeviceIndex index, const TimeCharge& charge, ChargedF
   if (session.tenant->policy.service_class == ServiceClass::batch) devices[index].batch_floor.spend(charge.amount);
   if (what == ChargedFor::lease) there.deficit -= charge.amount;
   // The tenant did not choose the trial, so it stays in the next round: the deficit takes a slice at most, less than
-  // a turn; the rest becomes a debt, paid over several turns.
+  // a turn; the rest becomes a debt, paid over several turns. The longest turn bounds the debt of a tenant beside
+  // programs that come and go, each of which causes a trial.
   if (what == ChargedFor::trial) {
     const Duration overdrawn = std::min(settings.slice, there.turn / kDebtPartOfCredit);
     const Duration left = std::max(there.deficit - charge.amount, std::min(there.deficit, -overdrawn));
-    there.debt = std::min(there.debt + charge.amount - (there.deficit - left), kDebtMax);
+    there.debt = std::min(there.debt + charge.amount - (there.deficit - left), settings.turn_max);
     there.deficit = left;
   }
 }

@@ -10,7 +10,6 @@ namespace {
 constexpr Duration kActiveFor = std::chrono::milliseconds(50);
 // A session that returns this soon is waited for: two switches would cost more than the others could do meanwhile.
 constexpr Duration kShortGap = std::chrono::milliseconds(2);
-constexpr Duration kLingerMax = std::chrono::microseconds(2500);
 // After so many pauses in a row that outlast the gate's lingering, the next one is expected to do so, too.
 constexpr unsigned kLongPausesMin = 8;
 
@@ -70,8 +69,8 @@ void Policy::State::woke(Session& session) {
   const Duration gap = now - session.quiet_since();
   session.return_gap =
       session.return_gap == Duration::max() ? gap : (3 * session.return_gap + std::min(gap, 4 * kShortGap)) / 4;
-  session.linger = session.return_gap > kShortGap ? settings.linger
-                                                  : std::clamp(session.return_gap * 3 / 2, settings.linger, kLingerMax);
+  session.linger =
+      session.return_gap > kShortGap ? settings.linger : std::max(session.return_gap * 3 / 2, settings.linger);
   claims.push_back({&session, ++order, true});
 }
 
