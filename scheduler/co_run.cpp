@@ -20,7 +20,6 @@ constexpr double kBeginning = 0.5;
 // that of turns is repeated, with the counts added, up to kRoundsMax rounds.
 constexpr unsigned kRoundsMax = 4;
 constexpr double kWatch = 2.8;  // the time side by side from one judgement to the next
-constexpr unsigned kBadMax = 2;
 // Side by side begins if its sum is better than that of turns by this part, and continues until it is worse by it.
 constexpr double kMargin = 0.03;
 // The factor of the required sum if a higher class is near: several sessions have work in flight then, which delays
@@ -61,7 +60,7 @@ bool CoRunChoice::choose(std::span<const CoRunner> runners, Duration above, Dura
   count(runners, paused ? Duration::zero() : elapsed, whole);
   if (paused && phase_ == Phase::trial) take_turns();
   if (paused || changed) {
-    bad_ = 0;
+    bad_ = false;
     begin_rounds();
     begin_window();
   }
@@ -189,7 +188,7 @@ void CoRunChoice::begin_rounds() {
 void CoRunChoice::take_turns() {
   phase_ = Phase::turns;
   alone_ = SessionId{};
-  bad_ = 0;
+  bad_ = false;
   begin_window();
 }
 
@@ -331,7 +330,7 @@ void CoRunChoice::poll_again(Time now) {
 void CoRunChoice::go_together(std::span<const CoRunner> runners, Time now) {
   phase_ = Phase::together;
   since_ = now;
-  bad_ = 0;
+  bad_ = false;
   alone_ = SessionId{};
   for (const CoRunner& runner : runners) records_[runner.id].owed = Duration::zero();
   verdict().together = true;
@@ -358,9 +357,8 @@ bool CoRunChoice::breaks_promise(std::span<const CoRunner> runners) const {
 void CoRunChoice::watch(std::span<const CoRunner> runners, Time now) {
   if (watched_ < times(kWatch, turn_)) return;
   const bool bad = done_in_all(runners) < (1 - kMargin) * required() || breaks_promise(runners);
-  bad_ = bad ? bad_ + 1 : 0;
   if (window_ > Duration::zero()) measure_together(runners);
-  if (bad_ >= kBadMax) return give_up(now);
+  if (std::exchange(bad_, bad) && bad) return give_up(now);
   begin_window();
   // The measurement of turns is old by now.
   if (now - since_ >= kRestMax) take_turns();

@@ -118,7 +118,7 @@ class CoRunChoice {
   unsigned rounds_ = 0;          // rounds of turns and a trial that were too close to call
   Duration turns_{}, trials_{};  // the windows of these rounds
   Time since_{};                 // the begin of the phase
-  unsigned bad_ = 0;             // bad windows in a row
+  bool bad_ = false;             // the last window side by side was bad
   bool counted_ = true;          // all sessions were counted at the last call
   SessionId alone_{};
   bool alone_begun_ = false;  // no other session has work in flight any more

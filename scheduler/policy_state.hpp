@@ -23,6 +23,9 @@ inline constexpr unsigned kRanks = 5;
 
 // The hardware starts the first work after a gate's opening within 2.4 ms, whatever else runs.
 inline constexpr Duration kStartMax = std::chrono::microseconds(2500);
+// About a slice of the hardware: in this time work near its end finishes, and a session that returns within it is
+// waited for, because two switches would cost more than others could do meanwhile.
+inline constexpr Duration kMoment = std::chrono::milliseconds(2);
 // A session that was active within this time may come again at any moment.
 inline constexpr Duration kNear = std::chrono::seconds(10);
 // At most 1/kDebtPartOfCredit of a turn pays a debt or a trial.

@@ -7,14 +7,11 @@
 namespace gpuwire::scheduler {
 namespace {
 
-// The wait for a tenant whose work was overdue the last time: a slice of the hardware, in which work near its end
-// finishes.
-constexpr Duration kDrainWaitMin = std::chrono::milliseconds(2);
 // The wait doubles once per this interval without hanging work, however often the tenant's work ends in time: a tenant
 // whose work alternately ends and hangs delays others for at most a thirtieth of their time.
 constexpr Duration kDrainWaitGrows = std::chrono::seconds(1);
-// A session that does not use its turn is passed over for this time, twice as long each time.
-constexpr Duration kIgnoredMin = std::chrono::milliseconds(5), kIgnoredMax = std::chrono::milliseconds(100);
+// A session that does not use its turn is passed over for half a turn, twice as long each time up to this.
+constexpr Duration kIgnoredMax = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -35,7 +32,7 @@ Duration Policy::State::drain_wait_of(const Session& session) const {
 void Policy::State::shorten_drain_wait(const Session& session, Duration by) {
   for (const DeviceIndex index : session.devices) {
     TenantOnDevice& there = share(*session.tenant, index);
-    there.drain_wait = std::max(there.drain_wait - by, std::min(kDrainWaitMin, settings.drain_wait_max));
+    there.drain_wait = std::max(there.drain_wait - by, std::min(kMoment, settings.drain_wait_max));
     there.drain_wait_grew_at = now;
   }
 }
@@ -111,7 +108,8 @@ void Policy::State::note_no_show(Session& session) {
   if (now < session.ignored_until) return;
   const bool came = session.seen.submissions != session.ignored_submissions;
   session.ignored_submissions = session.seen.submissions;
-  session.ignored_for = came ? kIgnoredMin : std::clamp(2 * session.ignored_for, kIgnoredMin, kIgnoredMax);
+  const Duration least = settings.turn_min / 2;
+  session.ignored_for = came ? least : std::clamp(2 * session.ignored_for, least, kIgnoredMax);
   session.ignored_until = now + session.ignored_for;
 }
 

@@ -8,8 +8,6 @@ namespace {
 
 // Sessions count as running side by side if each wanted the device within this time.
 constexpr Duration kActiveFor = std::chrono::milliseconds(50);
-// A session that returns this soon is waited for: two switches would cost more than the others could do meanwhile.
-constexpr Duration kShortGap = std::chrono::milliseconds(2);
 // After so many pauses in a row that outlast the gate's lingering, the next one is expected to do so, too.
 constexpr unsigned kLongPausesMin = 8;
 
@@ -68,9 +66,9 @@ void Policy::State::woke(Session& session) {
   session.rested = true;
   const Duration gap = now - session.quiet_since();
   session.return_gap =
-      session.return_gap == Duration::max() ? gap : (3 * session.return_gap + std::min(gap, 4 * kShortGap)) / 4;
+      session.return_gap == Duration::max() ? gap : (3 * session.return_gap + std::min(gap, 4 * kMoment)) / 4;
   session.linger =
-      session.return_gap > kShortGap ? settings.linger : std::max(session.return_gap * 3 / 2, settings.linger);
+      session.return_gap > kMoment ? settings.linger : std::max(session.return_gap * 3 / 2, settings.linger);
   claims.push_back({&session, ++order, true});
 }
 
