@@ -246,10 +246,10 @@ double CoRunChoice::part_of(const Record& record) const {
                   static_cast<double>(record.done_in_trials + record.done) / seconds(trials_ + window_) / record.rate);
 }
 
-// Returns the part of the time that all can run side by side if the rest of the time, alone, makes up for each
-// session's lack; and the resulting sum. A session's lack shrinks by less than the time side by side grows, so a single
-// length fills the time.
-CoRunChoice::Mix CoRunChoice::mix(std::span<const CoRunner> runners) const {
+// Returns the sum of all sessions' parts if they run side by side for as long as the rest of the time, alone, makes up
+// for each session's lack. A session's lack shrinks by less than the time side by side grows, so a single length
+// fills the time.
+double CoRunChoice::expected(std::span<const CoRunner> runners) const {
   const auto lacks = [&](const CoRunner& runner, double side_by_side) {
     const Record& record = records_.at(runner.id);
     return std::max(0.0, record.target - part_of(record) * side_by_side);
@@ -266,17 +266,15 @@ CoRunChoice::Mix CoRunChoice::mix(std::span<const CoRunner> runners) const {
     const double middle = (least + most) / 2;
     (fits(middle) ? least : most) = middle;
   }
-  Mix result{.side_by_side = least, .total = 0};
-  for (const CoRunner& runner : runners) result.total += part_of(records_.at(runner.id)) * least + lacks(runner, least);
-  return result;
+  double total = 0;
+  for (const CoRunner& runner : runners) total += part_of(records_.at(runner.id)) * least + lacks(runner, least);
+  return total;
 }
 
-CoRunChoice::Mix CoRunChoice::measure_together(std::span<const CoRunner> runners) {
-  const Mix result = mix(runners);
+void CoRunChoice::measure_together(std::span<const CoRunner> runners) {
   metrics_.side_by_side = 0;
   for (const CoRunner& runner : runners) metrics_.side_by_side += part_of(records_[runner.id]);
-  metrics_.expected = result.total;
-  return result;
+  metrics_.expected = expected(runners);
 }
 
 // Returns the sum of parts that side by side has to exceed.
@@ -289,7 +287,7 @@ void CoRunChoice::judge_trial(std::span<const CoRunner> runners, Time now) {
     begin_window();
     return;
   }
-  const Mix mix = measure_together(runners);
+  measure_together(runners);
   const bool hopeless = window_ >= times(kGlance, turn_) && metrics_.side_by_side < kTrialHopeless * metrics_.turns;
   // A session that gets far more than its due has enough completions long before that.
   const bool counted = window_ >= times(kTrial, turn_) &&
@@ -297,8 +295,8 @@ void CoRunChoice::judge_trial(std::span<const CoRunner> runners, Time now) {
                                    [&](const CoRunner& runner) { return records_[runner.id].done >= 2 * kCountMin; });
   if (!hopeless && !counted && window_ < trial_length(runners)) return;
   const double enough = (1 + kMargin) * required();
-  if (mix.total >= enough) go_together(runners, now);
-  else if (!hopeless && mix.total >= kPromise * required() && rounds_ + 1 < kRoundsMax && harms_nobody(runners))
+  if (metrics_.expected >= enough) go_together(runners, now);
+  else if (!hopeless && metrics_.expected >= kPromise * required() && rounds_ + 1 < kRoundsMax && harms_nobody(runners))
     poll_again(now);
   else give_up(now);
 }

@@ -62,10 +62,6 @@ class CoRunChoice {
     Duration owed{};  // own time that it lacks of its target
     Time seen{};
   };
-  struct Mix {
-    double side_by_side = 0;  // part of the time
-    double total = 0;         // summed parts of all
-  };
   // The result for a set of sessions.
   struct Verdict {
     bool together = false;
@@ -88,8 +84,8 @@ class CoRunChoice {
   void begin_rounds();
   void poll_again(Time now);
   bool harms_nobody(std::span<const CoRunner> runners) const;
-  Mix mix(std::span<const CoRunner> runners) const;
-  Mix measure_together(std::span<const CoRunner> runners);
+  double expected(std::span<const CoRunner> runners) const;
+  void measure_together(std::span<const CoRunner> runners);
   double required() const;
   void judge_trial(std::span<const CoRunner> runners, Time now);
   void go_together(std::span<const CoRunner> runners, Time now);
