@@ -67,17 +67,12 @@ inline CUresult not_offered_in_a_context(const char* function = __builtin_FUNCTI
   return with_context([&](Context&) { return not_supported(function); }, function);
 }
 
-// Runs `body` like with_context(), for the few calls whose arguments are checked before the context's fault (measured
-// on driver 580): `check` returns their errors.
+// Runs `body` like with_context(), for the few calls whose arguments are checked before the context and its fault
+// (measured on driver 580): `check` returns their errors.
 template <typename Check, typename Body>
 CUresult with_arguments_first(Check&& check, Body&& body, const char* function = __builtin_FUNCTION()) noexcept {
-  return with_any_context(
-      [&](Context& context) -> CUresult {
-        const CUresult wrong = check();
-        const CUresult result = wrong != CUDA_SUCCESS ? wrong : context.fault();
-        return result != CUDA_SUCCESS ? result : body(context);
-      },
-      function);
+  const CUresult wrong = with_driver([&]() -> CUresult { return check(); }, function);
+  return wrong != CUDA_SUCCESS ? wrong : with_context(std::forward<Body>(body), function);
 }
 
 // Runs body(Context&, Stream&) on the stream and its context.
@@ -107,7 +102,8 @@ CUresult with_stream_if(bool right, CUstream handle, Body&& body) noexcept {
   const CUresult result = with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
     return right ? body(context, stream) : CUDA_ERROR_INVALID_VALUE;
   });
-  return !right && cuda_abi::is_sticky(result) ? CUDA_ERROR_INVALID_VALUE : result;
+  const bool later = cuda_abi::is_sticky(result) || result == CUDA_ERROR_INVALID_CONTEXT;
+  return !right && later ? CUDA_ERROR_INVALID_VALUE : result;
 }
 
 // Runs `body` like with_stream_if(), for a query whose result is written to `out`.

@@ -116,7 +116,12 @@ CUresult update(CUgraphExec handle, CUgraph graph_handle, CUgraphNode* error_nod
 
 }  // namespace
 
+// Unknown flags come before everything but cuInit (measured on driver 580).
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph graph, unsigned long long flags) {
+  constexpr unsigned long long kFlagsOfCuda = 0xf;
+  if ((flags & ~kFlagsOfCuda) != 0) {
+    return with_driver([]() -> CUresult { return CUDA_ERROR_INVALID_VALUE; });
+  }
   return instantiate(out, graph, flags);
 }
 

@@ -5,6 +5,7 @@
 #include "server/software_device/driver/call/api.hpp"
 #include "server/software_device/driver/launch/launch_request.hpp"
 #include "server/software_device/driver/call/refusal.hpp"
+#include "server/software_device/driver/module/function_lookup.hpp"
 
 using namespace gpuwire::software_device;
 
@@ -91,8 +92,11 @@ tl::expected<LaunchRequest, CUresult> gpuwire::software_device::request_of_confi
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra) {
   auto request = request_of_config(config, function);
   if (!request) {
-    // A fault is reported before an attribute's error.
-    return config == nullptr ? request.error() : with_context([&](Context&) { return request.error(); });
+    // A fault is reported before an attribute's error, and so is a function that there is not.
+    return config == nullptr ? request.error() : with_context([&](Context& context) -> CUresult {
+      const auto found = find_function(context, function);
+      return found ? request.error() : found.error();
+    });
   }
   request->parameters = parameters;
   request->extra = extra;

@@ -148,9 +148,9 @@ CUresult cuLibraryGetModule(CUmodule* out, CUlibrary handle) {
 
 CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary handle, const char* name) {
   const auto wrong = [&] {
-    return name == nullptr                              ? CUDA_ERROR_INVALID_VALUE
-           : driver().libraries.find(handle) == nullptr ? CUDA_ERROR_INVALID_HANDLE
-                                                        : CUDA_SUCCESS;
+    return name == nullptr || (address == nullptr && bytes == nullptr) ? CUDA_ERROR_INVALID_VALUE
+           : driver().libraries.find(handle) == nullptr                ? CUDA_ERROR_INVALID_HANDLE
+                                                                       : CUDA_SUCCESS;
   };
   return with_instance(handle, wrong, [&](ModuleInstance& instance) -> CUresult {
     const size_t variable = find_variable(instance.program(), name);
