@@ -38,6 +38,7 @@ void send_copy(Replay& replay, CopyFromDeviceState& copy, CUresult result) {
 }
 
 void CopyBack::add(CUcontext context, CopyFromDeviceState copy) {
+  copy.context = context;
   auto shared = std::make_shared<CopyFromDeviceState>(std::move(copy));
   CUevent event = shared->done.get();
   {
@@ -90,6 +91,19 @@ void CopyBack::deliver_finished() {
     std::erase(copies_, copy);
     count_.store(copies_.size(), std::memory_order_release);
   }
+}
+
+bool CopyBack::deliver_soon(std::function<void()> delivered) {
+  CUcontext context = nullptr;
+  {
+    MutexLock lock(list_);
+    if (copies_.empty()) return false;
+    context = copies_.front()->context;
+  }
+  return replay_.watcher().watch(context, nullptr, [this, delivered = std::move(delivered)](CUresult) {
+    deliver_finished();
+    delivered();
+  });
 }
 
 void CopyBack::clear() {

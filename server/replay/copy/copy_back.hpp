@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 
 #include "protocol/threads/mutex.hpp"
@@ -25,6 +26,7 @@ struct CopyFromDeviceState {
   CUstream stream = nullptr;
   StagingBlock block;
   PooledEvent done;
+  CUcontext context = nullptr;  // set by add()
 };
 
 // The executor adds copies; any thread delivers them. A function that synchronises with the device calls
@@ -39,6 +41,9 @@ class CopyBack {
   // Sends every copy whose event has completed, oldest first. No reply is sent before a copy that it covers, whatever
   // the stream. Waits for a copy that another thread is sending.
   void deliver_finished();
+  // The same on the watcher's thread, which calls `delivered` afterwards: for a thread that may not call the driver.
+  // Returns false if no copy is pending, or the session ends; `delivered` is then never called.
+  bool deliver_soon(std::function<void()> delivered);
   // Executor, at the end of the session: drops unsent copies. Nothing uses the device any more.
   void clear();
   size_t pending() const { return count_.load(std::memory_order_acquire); }

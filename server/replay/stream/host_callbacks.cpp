@@ -185,8 +185,18 @@ void HostCallbacks::run(Trampoline& trampoline, CUresult status) {
   std::shared_ptr<Shared> shared = trampoline.shared;
   uint64_t callback = trampoline.callback;
   MutexLock lock(shared->mutex);
-  if (auto left = trampoline.data_left)
-    shared->changed.wait(lock.native(), [&]() REQUIRES(shared->mutex) { return *left || !shared->replay; });
+  std::shared_ptr<bool> left = trampoline.data_left;
+  if (trampoline.run == 0 && shared->replay) {
+    // The launch of the graph has not recorded which copies come before this function. They are done by now.
+    left = std::make_shared<bool>(false);
+    const bool pending = shared->replay->state().copy_back().deliver_soon([left, shared] {
+      MutexLock lock(shared->mutex);
+      *left = true;
+      shared->changed.notify_all();
+    });
+    if (!pending) left.reset();
+  }
+  if (left) shared->changed.wait(lock.native(), [&]() REQUIRES(shared->mutex) { return *left || !shared->replay; });
   if (shared->replay) {
     uint64_t run = trampoline.run;
     if (run == 0) shared->open.emplace(run = ++shared->runs, 0);

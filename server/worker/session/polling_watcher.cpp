@@ -42,7 +42,7 @@ bool PollingWatcher::poll(std::vector<Watch>& watches) {
       driver_.set_current(watch.context);
       current_ = watch.context;
     }
-    CUresult result = driver_.query(watch.event);
+    CUresult result = watch.event ? driver_.query(watch.event) : CUDA_SUCCESS;
     if (result != CUDA_ERROR_NOT_READY) {
       watch.done(result);
     } else {

@@ -96,17 +96,23 @@ class FakeWatcher final : public server::CompletionWatcher {
   explicit FakeWatcher(FakeDriver& driver) : driver_(driver) {}
   bool watch(CUcontext, CUevent event, std::function<void(CUresult)> done) override {
     if (full) return false;
+    std::lock_guard lock(mutex_);
     watches_.push_back({event, std::move(done)});
+    added_.notify_all();
     return true;
   }
   // Polls every event once; returns the number of completed ones.
   size_t poll() {
-    auto watches = std::move(watches_);
-    watches_.clear();
+    std::vector<Watch> watches;
+    {
+      std::lock_guard lock(mutex_);
+      watches.swap(watches_);
+    }
     size_t done = 0;
     for (auto& watch : watches) {
-      CUresult result = driver_.table.cuEventQuery(watch.event);
+      CUresult result = watch.event ? driver_.table.cuEventQuery(watch.event) : CUDA_SUCCESS;
       if (result == CUDA_ERROR_NOT_READY) {
+        std::lock_guard lock(mutex_);
         watches_.push_back(std::move(watch));
       } else {
         ++done;
@@ -115,7 +121,15 @@ class FakeWatcher final : public server::CompletionWatcher {
     }
     return done;
   }
-  size_t size() const { return watches_.size(); }
+  size_t size() const {
+    std::lock_guard lock(mutex_);
+    return watches_.size();
+  }
+  // Waits until another thread has added this many watches.
+  void wait_for_size(size_t count) {
+    std::unique_lock lock(mutex_);
+    added_.wait(lock, [&] { return watches_.size() >= count; });
+  }
   bool full = false;
 
  private:
@@ -124,7 +138,9 @@ class FakeWatcher final : public server::CompletionWatcher {
     std::function<void(CUresult)> done;
   };
   FakeDriver& driver_;
-  std::vector<Watch> watches_;
+  mutable std::mutex mutex_;
+  std::condition_variable added_;
+  std::vector<Watch> watches_;  // under mutex_
 };
 
 class FakeSession final : public server::Replay {

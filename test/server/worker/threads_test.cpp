@@ -130,6 +130,20 @@ TEST_CASE("a callback may watch again") {
   CHECK(eventually([&] { return told.load(); }));
 }
 
+TEST_CASE("what is watched without an event is told at the next poll, in its context and beside what still runs") {
+  PretendedEvent slow;
+  static std::atomic<CUcontext> current;
+  std::atomic<CUcontext> seen{nullptr};
+  std::atomic<int> slow_told{-1}, told{-1};
+  const auto context = reinterpret_cast<CUcontext>(uintptr_t{0x51});
+  PollingWatcher watcher({&query, [](CUcontext given) { return current = given, CUDA_SUCCESS; }}, 0, [] {});
+  REQUIRE(watcher.watch(nullptr, handle(slow), [&](CUresult result) { slow_told = result; }));
+  REQUIRE(watcher.watch(context, nullptr, [&](CUresult result) { seen = current.load(), told = result; }));
+  CHECK(eventually([&] { return told == CUDA_SUCCESS; }));
+  CHECK(seen == context);
+  CHECK(slow_told == -1);
+}
+
 TEST_CASE("a stopped watcher takes nothing and tells nothing") {
   PretendedEvent event;
   std::atomic<bool> told{false};

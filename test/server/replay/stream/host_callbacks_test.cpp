@@ -141,6 +141,30 @@ TEST_CASE_FIXTURE(Fixture, "the data of copies before a callback leave before it
   stream_thread.join();
 }
 
+TEST_CASE_FIXTURE(Fixture, "the data of copies before a function of a graph leave before it") {
+  driver.capturing = true;
+  enqueue(7);
+  driver.capturing = false;
+  driver.hold = true;
+  session.post<schema::CopyFromDevice>(SessionOrdinal::copy_from_device, [&](schema::CopyFromDevice::Builder params) {
+    params.setSource(reinterpret_cast<uint64_t>(memory));
+    params.setBytes(sizeof memory);
+    params.setStream(stream);
+  });
+  driver.release();
+  session.outbox_.sent.clear();
+  const size_t watched = session.watcher().size();
+  std::thread stream_thread([&] { driver.host_functions[0](); });
+  session.watcher().wait_for_size(watched + 1);
+  session.watcher().poll();
+  wait_for_notices(1);
+  REQUIRE(session.sent().size() == 2);
+  CHECK(session.sent()[0].ordinal == wire::NoticeOrdinal::copy_data);
+  CHECK(session.sent()[1].ordinal == wire::NoticeOrdinal::host_callback);
+  done(7);
+  stream_thread.join();
+}
+
 TEST_CASE_FIXTURE(Fixture,
                   "memory that is freed while a stream stands at a callback is freed when the client has answered it") {
   auto free = [&](uint64_t address) {
