@@ -156,7 +156,7 @@ CUresult host_to_host(const Begun& begun, const Places& places) {
   if (!destination.address || !source.address) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = refuse_in_capture(begun.caller, begun.stream, begun.form == Form::blocking)) return error;
   if (uint64_t capture = capture_of(begun.caller, begun.stream)) return captured(begun, capture, places, true, true);
-  if (CUresult error = forward::cuStreamSynchronize(begun.caller, begun.wire())) return error;
+  if (CUresult error = await_turn(begun.caller, begun.stream)) return error;
   std::memmove(reinterpret_cast<void*>(destination.address), source.memory(), source.bytes);
   return CUDA_SUCCESS;
 }

@@ -168,8 +168,8 @@ CUresult copy_on_device(const Caller& caller, const BoxCopy& copy, CUstream stre
   return forward::cuMemcpy3DAsync_v2(caller, &out, stream, per_thread);
 }
 
-CUresult copy_in_host(const Caller& caller, const BoxCopy& copy, CUstream stream, bool per_thread) {
-  if (CUresult error = forward::cuStreamSynchronize(caller, stream, per_thread)) return error;
+CUresult copy_in_host(const Caller& caller, const BoxCopy& copy, uint64_t wire_stream) {
+  if (CUresult error = await_turn(caller, wire_stream)) return error;
   for (uint64_t slice = 0; slice < copy.size.depth; ++slice) {
     for (uint64_t row = 0; row < copy.size.height; ++row) {
       std::memmove(copy.destination.host.row(row, slice), copy.source.host.row(row, slice), copy.size.width_bytes);
@@ -204,7 +204,7 @@ CUresult perform(const Caller& caller, const BoxCopy& copy, uint64_t wire_stream
   bool from_host = copy.source.side == Side::host, to_host = copy.destination.side == Side::host;
   if (!from_host && !to_host) return copy_on_device(caller, copy, stream, per_thread);
   if ((error = refuse_in_capture(caller, wire_stream, blocking))) return error;
-  if (from_host && to_host) return copy_in_host(caller, copy, stream, per_thread);
+  if (from_host && to_host) return copy_in_host(caller, copy, wire_stream);
   if ((error = before_work(caller))) return error;
   if (to_host) {
     const HostBox& to = copy.destination.host;

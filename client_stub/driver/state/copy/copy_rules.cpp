@@ -59,6 +59,17 @@ CUresult await_writers(const Caller& caller, uint64_t stream, size_t bytes, Form
   return forward::cuStreamSynchronize(caller, reinterpret_cast<CUstream>(stream));
 }
 
+CUresult await_turn(const Caller& caller, uint64_t stream) {
+  const StreamState* state = find_stream(caller.state, stream);
+  const bool behind_null_stream = state && state != &caller.state->legacy &&
+                                  !waits_only_for_itself(*caller.state, *state) && !caller.server->captures.any() &&
+                                  !has(caller.server->in_flight.standing(), Awaits::program);
+  if (behind_null_stream) {
+    if (CUresult error = forward::cuStreamSynchronize(caller, CU_STREAM_LEGACY)) return error;
+  }
+  return forward::cuStreamSynchronize(caller, reinterpret_cast<CUstream>(stream));
+}
+
 CUresult refuse_in_capture(const Caller& caller, uint64_t stream, bool blocking) {
   Captures& captures = caller.server->captures;
   if (!captures.any()) [[likely]]

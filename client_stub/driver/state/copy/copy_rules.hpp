@@ -51,6 +51,10 @@ CUresult settle_source(const Caller& caller, const Place& source, uint64_t strea
 // one does not (as measured on driver 580: up to 4 KiB, not from 64 KiB on). No effect on other copies.
 CUresult await_writers(const Caller& caller, uint64_t stream, size_t bytes, Form form);
 
+// Waits for the work for which an operation that the stream gets now would wait: for a copy within host memory, which
+// the client makes itself. A wait for the stream alone does not cover newer work of the NULL stream.
+CUresult await_turn(const Caller& caller, uint64_t stream);
+
 // Makes a source ready to be read now. `copy_late` copies the source when the stream reaches it, if that is required.
 // If the server cannot read the source then, the function waits for all work that it may wait for. A result other than
 // success, or `done`, is the call's result.
