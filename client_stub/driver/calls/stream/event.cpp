@@ -107,15 +107,6 @@ CUresult read_watched(const EventCall& on) noexcept {
   return event_done(*on.state) ? finished(on) : CUDA_ERROR_NOT_READY;
 }
 
-// Begins a call that names a context. NULL does not stand for the current context (as measured on driver 580).
-Caller enter_named(CUcontext handle) noexcept {
-  Caller caller;
-  caller.error = CUDA_ERROR_INVALID_CONTEXT;
-  if (!handle) return caller;
-  ContextState* context = context_or_current(handle, caller.error);
-  return context ? enter_context(*context) : caller;
-}
-
 }  // namespace
 
 CUresult hand::cuEventCreate(const Caller& caller, CUevent* out, unsigned int flags) {
@@ -159,10 +150,15 @@ CUresult hand::cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned i
 
 // Records all work of a context. The record is done when the context is known to be idle, or when a watch reports it.
 CUresult hand::cuCtxRecordEvent(CUcontext handle, CUevent event) {
-  const Caller caller = enter_named(handle);
+  // NULL does not stand for the current context (as measured on driver 580).
+  if (!handle) return CUDA_ERROR_INVALID_CONTEXT;
+  CUresult error;
+  ContextState* context = context_or_current(handle, error);
+  if (!context) return error;
+  Caller caller = enter_context(*context);
   if (caller.error) return caller.error;
   EventState* state = find_event(event);
-  if (!state || state->context != owner(caller)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!state || state->context != context->base) return CUDA_ERROR_INVALID_HANDLE;
   uint64_t sequence = 0;
   CUresult result = forward::cuCtxRecordEvent(caller, handle, event, &sequence);
   if (result == CUDA_SUCCESS) note_record(caller, *state, kNoStream, 0, sequence);
@@ -170,7 +166,12 @@ CUresult hand::cuCtxRecordEvent(CUcontext handle, CUevent event) {
 }
 
 CUresult hand::cuCtxWaitEvent(CUcontext handle, CUevent event) {
-  const Caller caller = enter_named(handle);
+  // NULL does not stand for the current context (as measured on driver 580).
+  if (!handle) return CUDA_ERROR_INVALID_CONTEXT;
+  CUresult error;
+  ContextState* context = context_or_current(handle, error);
+  if (!context) return error;
+  Caller caller = enter_context(*context);
   if (caller.error) return caller.error;
   const EventState* state = find_event(event);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
