@@ -14,7 +14,8 @@ DOCUMENT = os.path.join(HERE, "..", "..", "docs", "web_page.md")
 PACKAGES = "nginx libpcre2-8-0"
 DOCUMENTED = "http://127.0.0.1:9752/"  # the page's address in the document
 
-# What surrounds a site's own configuration. As root nginx would change to a user that cannot read a test's files.
+# The global part of nginx's configuration, around a site's own. Without `user root`, an nginx that root starts changes
+# to a user that cannot read a test's files.
 CONFIGURATION = """
 {user}
 daemon off;

@@ -72,7 +72,7 @@ class MemoryPressure final : public SessionAttachments {
     unsigned count = 0;
     scheduler::Time until{};  // the next attempt
   };
-  // What an asker needs of one device.
+  // The memory of one device that an asker needs.
   struct Need {
     const SessionRecord& asker;
     bool begun;  // else it waits in the queue

@@ -18,7 +18,7 @@ struct MemoryShortage {
   uint64_t bytes = 0;  // 0: nothing is missing
 };
 
-// What suspensions do for a request that finds too little memory.
+// The relief that suspensions bring for a request that finds too little memory.
 enum class SuspensionRelief : uint8_t {
   none,
   perhaps,  // a session that could give way was not quiet a moment ago

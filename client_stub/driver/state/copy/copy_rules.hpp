@@ -48,7 +48,7 @@ CUresult settle_source(const Caller& caller, const Place& source, uint64_t strea
 // Waits for the work behind which a blocking copy natively reads its source, for a copy that the server makes by an
 // asynchronous copy between addresses. An asynchronous copy of a few KiB from page-locked memory in an idle NULL stream
 // natively reads the source in the call, without regard to other streams for which the NULL stream waits; a blocking
-// one does not (as measured on driver 580: up to 4 KiB, not from 64 KiB on). No effect on other copies.
+// one does not (as measured on driver 580: up to 16 KiB, not from 32 KiB on). No effect on other copies.
 CUresult await_writers(const Caller& caller, uint64_t stream, size_t bytes, Form form);
 
 // Waits for the work for which an operation that the stream gets now would wait: for a copy within host memory, which

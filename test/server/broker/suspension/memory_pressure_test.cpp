@@ -1,4 +1,5 @@
-// Who is suspended for whom, with a ledger, a clock, a suspender and workers of the test.
+// Tests which sessions MemoryPressure suspends for which askers, with a ledger, a clock, a suspender and workers of the
+// test's own.
 #include "server/broker/suspension/memory_pressure.hpp"
 
 #include <algorithm>

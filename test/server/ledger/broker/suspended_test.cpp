@@ -99,7 +99,7 @@ TEST_CASE("what a session lacks is told, and whether the device or a limit is in
   waiting.user.clear();
   CHECK(fixture.ledger.shortage(waiting, 0, 410 * kMiB).of == Of::tenant);
   CHECK(fixture.ledger.shortage(waiting, 0, 410 * kMiB).bytes == 10 * kMiB);
-  // What is away counts no more, and is what the return needs.
+  // Memory that is away no longer counts for the tenant. The session's return needs the same amount.
   CHECK_FALSE(fixture.ledger.is_away(ben->record.number, ben->record.tenant_id));
   fixture.ledger.release_memory(ben->record);
   CHECK(fixture.ledger.is_away(ben->record.number, ben->record.tenant_id));
