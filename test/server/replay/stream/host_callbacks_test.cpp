@@ -36,6 +36,13 @@ struct Fixture {
     session.post<schema::HostFunctionDone>(SessionOrdinal::host_function_done,
                                            [&](auto params) { params.setCallback(callback); });
   }
+  void copy_from_device() {
+    session.post<schema::CopyFromDevice>(SessionOrdinal::copy_from_device, [&](schema::CopyFromDevice::Builder params) {
+      params.setSource(reinterpret_cast<uint64_t>(memory));
+      params.setBytes(sizeof memory);
+      params.setStream(stream);
+    });
+  }
   // Waits until this many callbacks have been sent to the client.
   void wait_for_notices(size_t count) {
     std::unique_lock lock(session.outbox_.mutex);
@@ -122,11 +129,7 @@ TEST_CASE_FIXTURE(Fixture, "a callback in a graph runs as often as the graph doe
 
 TEST_CASE_FIXTURE(Fixture, "the data of copies before a callback leave before it") {
   driver.hold = true;
-  session.post<schema::CopyFromDevice>(SessionOrdinal::copy_from_device, [&](schema::CopyFromDevice::Builder params) {
-    params.setSource(reinterpret_cast<uint64_t>(memory));
-    params.setBytes(sizeof memory);
-    params.setStream(stream);
-  });
+  copy_from_device();
   uint64_t asked = enqueue(7);
   CHECK(session.result(asked) == CUDA_SUCCESS);
   driver.release();
@@ -146,11 +149,7 @@ TEST_CASE_FIXTURE(Fixture, "the data of copies before a function of a graph leav
   enqueue(7);
   driver.capturing = false;
   driver.hold = true;
-  session.post<schema::CopyFromDevice>(SessionOrdinal::copy_from_device, [&](schema::CopyFromDevice::Builder params) {
-    params.setSource(reinterpret_cast<uint64_t>(memory));
-    params.setBytes(sizeof memory);
-    params.setStream(stream);
-  });
+  copy_from_device();
   driver.release();
   session.outbox_.sent.clear();
   const size_t watched = session.watcher().size();
