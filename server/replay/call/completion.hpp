@@ -16,7 +16,7 @@ class CompletionWatcher {
   // query and for `done`, which may send, and may call watch(). Without an event, `done` is called at the next poll,
   // with CUDA_SUCCESS: for a thread that may not call the driver. The caller owns the event and keeps it until `done`
   // has run. Returns false if too many events are watched (kWatchedMax) or the session ends; `done` is then never
-  // called. Any thread.
+  // called. The bound is not for a watch without an event. Any thread.
   virtual bool watch(CUcontext context, CUevent event, std::function<void(CUresult result)> done) = 0;
 };
 

@@ -12,7 +12,8 @@ namespace gpuwire::server {
 
 bool PollingWatcher::watch(CUcontext context, CUevent event, std::function<void(CUresult)> done) {
   MutexLock lock(mutex_);
-  if (stopping_ || watched_ >= kWatchedMax || !driver_.query) return false;
+  // A watch without an event ends at the next poll, so the bound is not for it.
+  if (stopping_ || (event && watched_ >= kWatchedMax) || !driver_.query) return false;
   if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   added_.push_back({context, event, std::move(done)});
   ++watched_;

@@ -144,6 +144,16 @@ TEST_CASE("what is watched without an event is told at the next poll, in its con
   CHECK(slow_told == -1);
 }
 
+TEST_CASE("a watcher that watches as many events as it may still takes what has no event") {
+  PretendedEvent slow;
+  std::atomic<int> told{-1};
+  PollingWatcher watcher({&query, nullptr}, 0, [] {});
+  for (size_t i = 0; i < kWatchedMax; ++i) REQUIRE(watcher.watch(nullptr, handle(slow), [](CUresult) {}));
+  CHECK_FALSE(watcher.watch(nullptr, handle(slow), [](CUresult) {}));
+  REQUIRE(watcher.watch(nullptr, nullptr, [&](CUresult result) { told = result; }));
+  CHECK(eventually([&] { return told == CUDA_SUCCESS; }));
+}
+
 TEST_CASE("a stopped watcher takes nothing and tells nothing") {
   PretendedEvent event;
   std::atomic<bool> told{false};
