@@ -46,26 +46,6 @@ struct HostCallbacks::Trampoline {
 
 HostCallbacks::HostCallbacks(Replay& replay) : shared_(std::make_shared<Shared>()) { shared_->replay = &replay; }
 
-// A trampoline may not call the driver, so another thread sends the data of earlier copies, and the trampoline sends
-// its notice afterwards.
-std::shared_ptr<bool> HostCallbacks::hold_for_data(Replay& replay, CUstream stream) {
-  Context* context = replay.state().contexts().current();
-  CopyBack& copies = replay.state().copy_back();
-  if (!context || copies.pending() == 0) return nullptr;
-  PooledEvent event = context->events->take();
-  if (!event || drive(replay.driver().cuEventRecord, event.get(), stream) != CUDA_SUCCESS) return nullptr;
-  auto left = std::make_shared<bool>(false);
-  CUevent native = event.get();
-  auto held = std::make_shared<PooledEvent>(std::move(event));
-  bool watched = replay.watcher().watch(context->native, native, [&copies, left, held, shared = shared_](CUresult) {
-    copies.deliver_finished();
-    MutexLock lock(shared->mutex);
-    *left = true;
-    shared->changed.notify_all();
-  });
-  return watched ? left : nullptr;
-}
-
 CUresult HostCallbacks::for_graph(uint64_t callback, CUDA_HOST_NODE_PARAMS& node) {
   Replay* replay = nullptr;
   {
@@ -75,7 +55,7 @@ CUresult HostCallbacks::for_graph(uint64_t callback, CUDA_HOST_NODE_PARAMS& node
     if (shared_->open.size() + repeating_.size() >= kCallbacksMax) return CUDA_ERROR_OUT_OF_MEMORY;
   }
   replay->expect_answers();
-  auto trampoline = std::make_unique<Trampoline>(Trampoline{shared_, callback, 0, nullptr});
+  auto trampoline = std::make_unique<Trampoline>(Trampoline{shared_, callback, 0});
   node = {&run_host_function, trampoline.get()};
   repeating_.emplace(node.userData, std::move(trampoline));
   return CUDA_SUCCESS;
@@ -99,7 +79,7 @@ CUresult HostCallbacks::enqueue(Replay& replay, CUstream stream, uint64_t callba
   if (stream != nullptr) drive(replay.driver().cuStreamIsCapturing, stream, &status);
   if (status != CU_STREAM_CAPTURE_STATUS_NONE && kind == Kind::host_function) return capture(replay, stream, callback);
   replay.expect_answers();
-  auto trampoline = std::make_unique<Trampoline>(Trampoline{shared_, callback, 0, hold_for_data(replay, stream)});
+  auto trampoline = std::make_unique<Trampoline>(Trampoline{shared_, callback, 0});
   {
     MutexLock lock(shared_->mutex);
     if (!shared_->replay) return CUDA_ERROR_DEINITIALIZED;
@@ -185,9 +165,9 @@ void HostCallbacks::run(Trampoline& trampoline, CUresult status) {
   std::shared_ptr<Shared> shared = trampoline.shared;
   uint64_t callback = trampoline.callback;
   MutexLock lock(shared->mutex);
-  std::shared_ptr<bool> left = trampoline.data_left;
-  if (trampoline.run == 0 && shared->replay) {
-    // The launch of the graph has not recorded which copies come before this function. They are done by now.
+  // A trampoline may not call the driver, so the watcher's thread sends the data of earlier copies. They are done by now.
+  std::shared_ptr<bool> left;
+  if (shared->replay) {
     left = std::make_shared<bool>(false);
     const bool pending = shared->replay->state().copy_back().deliver_soon([left, shared] {
       MutexLock lock(shared->mutex);

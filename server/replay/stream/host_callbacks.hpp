@@ -55,7 +55,6 @@ class HostCallbacks {
   struct Shared;
   struct Trampoline;
   CUresult capture(Replay& replay, CUstream stream, uint64_t callback);
-  std::shared_ptr<bool> hold_for_data(Replay& replay, CUstream stream);
   static void CUDA_CB run_host_function(void* user);
   static void CUDA_CB run_stream_callback(CUstream stream, CUresult status, void* user);
   static void run(Trampoline& trampoline, CUresult status);

@@ -134,7 +134,9 @@ TEST_CASE_FIXTURE(Fixture, "the data of copies before a callback leave before it
   CHECK(session.result(asked) == CUDA_SUCCESS);
   driver.release();
   session.outbox_.sent.clear();
+  const size_t watched = session.watcher().size();
   std::thread stream_thread([&] { driver.host_functions[0](); });
+  session.watcher().wait_for_size(watched + 1);
   session.watcher().poll();
   wait_for_notices(1);
   REQUIRE(session.sent().size() == 2);
