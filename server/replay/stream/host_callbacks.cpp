@@ -165,7 +165,7 @@ void HostCallbacks::run(Trampoline& trampoline, CUresult status) {
   std::shared_ptr<Shared> shared = trampoline.shared;
   uint64_t callback = trampoline.callback;
   MutexLock lock(shared->mutex);
-  // A trampoline may not call the driver, so the watcher's thread sends the data of earlier copies. They are done by now.
+  // A trampoline may not call the driver, so the watcher's thread sends the data of earlier copies, which are done.
   std::shared_ptr<bool> left;
   if (shared->replay) {
     left = std::make_shared<bool>(false);
