@@ -11,11 +11,12 @@
 #include <doctest/doctest.h>
 
 #include "test/scheduler/placement_fixture.hpp"
+#include "test/support/long_form.hpp"
 
 namespace gpuwire::scheduler {
 namespace {
 
-constexpr unsigned kScenarios = 12'000, kSteps = 60;
+constexpr unsigned kScenarios = 3'000, kScenariosLong = 100'000, kSteps = 60;
 
 struct Seen {
   PlacementRequest request;
@@ -383,7 +384,8 @@ class Scenario {
 }  // namespace
 
 TEST_CASE("whatever comes and goes, the queue keeps its promises and nobody waits for ever") {
-  for (uint64_t seed = 1; seed <= kScenarios; ++seed) {
+  const unsigned scenarios = test::is_long_form() ? kScenariosLong : kScenarios;
+  for (uint64_t seed = 1; seed <= scenarios; ++seed) {
     CAPTURE(seed);
     Scenario(seed).run();
   }

@@ -141,7 +141,7 @@ TEST_CASE(
   };
   for (bool known : {false, true}) {
     CAPTURE(known);
-    const size_t few = launches_beside(16, known), many = launches_beside(1024, known);
+    const size_t few = launches_beside(16, known), many = launches_beside(256, known);
     CHECK(many <= 2 * few);
   }
 }
@@ -170,7 +170,7 @@ TEST_CASE("A launch of a graph with copies of the program's memory costs so much
     CountedProgram::finish_all_work();
     return test::count_instructions(launch, CountedProgram::finish_all_work);
   };
-  constexpr size_t kFew = 64, kMany = 1024;
+  constexpr size_t kFew = 32, kMany = 256;
   const size_t few = launch_with(kFew), many = launch_with(kMany);
   CHECK(many <= 2 * (kMany / kFew) * few);
 }
