@@ -494,6 +494,17 @@ def mistake_before_fault(function):
     return text
 
 
+def entering(function):
+    """The expression that finds the context of the call and its session."""
+    if not function.context_of:
+        return f"enter(Needs::{function.needs})"
+    p = function.param(function.context_of)
+    if not p.is_handle:
+        return f"enter_context_at({p.local})"
+    kind = "wire::HandleKind::function" if p.kind == "func" else kind_name(p)
+    return f"enter_context_of(gpuwire::{kind}, uint64_t({p.local}))"
+
+
 def entered(function, error):
     """The statement that ends a call whose context, or an argument that is checked before that, is wrong."""
     if not function.before_fault:
@@ -528,7 +539,7 @@ def prologue(function):
             of.append("per_thread" if function.takes_per_thread else "false")
         return [f"const {MADE[function.needs][0]} on({', '.join(of)});", entered(function, "on.error")]
     if function.is_entered:
-        return [f"const Caller caller = enter(Needs::{function.needs});", entered(function, "caller.error")]
+        return [f"const Caller caller = {entering(function)};", entered(function, "caller.error")]
     return []
 
 
@@ -613,7 +624,7 @@ def entry_body(function, per_thread):
         return f"return custom::{f.target.name}({names(function, ['nullptr', per_thread])});"
     if f.is_hand:
         return f"return custom::{f.name}({names(function, flag)});"
-    checks = [f"Caller caller = enter(Needs::{f.needs});", entered(f, "caller.error"), *permission(f)]
+    checks = [f"Caller caller = {entering(f)};", entered(f, "caller.error"), *permission(f)]
     enter = " ".join(checks) + " "
     if f.via:
         values = names(function, ["nullptr", per_thread])

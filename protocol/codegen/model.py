@@ -12,9 +12,11 @@ from session_model import SessionDescription, read_session
 FIRST_ORDINAL = 1000
 ORDINAL_MAX = 4096
 CLASSES = ("posted", "called", "local")
-NEEDS = ("context", "living_context", "initialised", "process", "nothing")
+NEEDS = ("context", "living_context", "context_if_any", "initialised", "process", "nothing")
 # The same for hand-written functions: the context of an object, with the kind of the parameter that is the object.
 NEEDS_OF_OBJECTS = {"stream": "stream", "event": "event"}
+# The kinds of parameters that name a context (context_of).
+NAMES_CONTEXT = ("func", "module", "stream", "deviceptr")
 WORK = ("", "compute", "transfer")
 # A call's effect on the gate, and the kind of the parameter that the effect refers to.
 GATE_EFFECTS = {
@@ -209,6 +211,7 @@ class Function:
     unsafe_in_capture: bool | str = False  # "handle_first": an invalid handle is the error
     fault_before_capture: bool = False
     before_fault: list = field(default_factory=list)  # names of the parameters that are checked before the fault
+    context_of: str = ""  # the parameter in whose context the call is made if no context is current
     known_flags: str = ""  # a C expression: other bits of the parameter `flags` are refused first
     enters: str = ""  # why a hand-written function enters by itself
     returns_earlier_errors: bool = True
@@ -439,9 +442,9 @@ def check_knowledge(kind, direction, knowledge, where):
 FUNCTION_KEYS = {
     "ordinal", "class", "params", "needs", "client", "server", "unsupported", "variants", "same_as", "via",
     "null_stream", "since", "results_always", "unsafe_in_capture", "fault_before_capture", "before_fault",
-    "known_flags", "enters", "returns_earlier_errors", "releases_cached_memory", "waits_for_work", "adds_sync_duties",
-    "in_halves", "records_foreign", "gives_work", "work_key", "work_bytes", "work_stream", "gate_effect",
-    "charges",
+    "context_of", "known_flags", "enters", "returns_earlier_errors", "releases_cached_memory", "waits_for_work",
+    "adds_sync_duties", "in_halves", "records_foreign", "gives_work", "work_key", "work_bytes", "work_stream",
+    "gate_effect", "charges",
 }
 
 
@@ -467,6 +470,7 @@ def parse_function(name, table, family):
         unsafe_in_capture=table.get("unsafe_in_capture", False),
         fault_before_capture=table.get("fault_before_capture", False),
         before_fault=table.get("before_fault", []),
+        context_of=table.get("context_of", ""),
         known_flags=table.get("known_flags", ""),
         enters=table.get("enters", ""),
         returns_earlier_errors=table.get("returns_earlier_errors", True),
@@ -514,8 +518,14 @@ def check_function(function, table, where):
         demand(function.is_hand, "what is never sent is written by hand on the client")
     demand(not function.enters or function.is_hand and "needs" not in table,
            "enters is for hand-written functions, and takes the place of needs")
-    demand(not function.before_fault or function.is_entered and function.needs in ("context", *NEEDS_OF_OBJECTS),
+    demand(not function.before_fault or function.is_entered and function.needs in ("context", "context_if_any",
+                                                                                   *NEEDS_OF_OBJECTS),
            "before_fault is for what is entered and needs a context that has not failed")
+    demand(function.needs != "context_if_any" or function.is_hand,
+           "context_if_any is for hand-written functions, which refuse a missing context themselves")
+    demand(not function.context_of or function.is_entered and function.needs == "context" and any(
+        p.name == function.context_of and p.kind in NAMES_CONTEXT and p.direction == "in" for p in function.params),
+           f"context_of is a parameter of a function that needs a context, of one of the kinds {NAMES_CONTEXT}")
     names = {p.name for p in function.params if p.is_handle or p.is_pointer or p.kind in ("host", "deviceptr")}
     named = {name for one in function.before_fault for name in ([one] if isinstance(one, str) else one)}
     demand(named <= names, "before_fault is a list of handles, pointers and addresses, or of lists of them")

@@ -128,7 +128,7 @@ class Description(unittest.TestCase):
 # A function at the outermost level of a source: its name, and its body.
 DEFINITION = re.compile(r"^(?:[\w:<>*&]+ )+\*?(?:hand::)?(\w+)\([^;{]*?\)(?: noexcept)? \{(?: (.*?) \}|\n(.*?)^\})$",
                         re.MULTILINE | re.DOTALL)
-ENTERS = re.compile(r"\benter(?:_context)?\(")
+ENTERS = re.compile(r"\benter(?:_context(?:_of|_at)?)?\(")
 LOOKS_UP = re.compile(r"\b(?:Stream|Event)Call \w+\(")  # a call about an object, which enters, too
 
 
@@ -217,6 +217,10 @@ class Reader(unittest.TestCase):
             {"before_fault": ["stream"], "client": "hand", "enters": "it has a reason"},
             {"before_fault": ["value"], "params": ["value: u32"]},
             {"before_fault": ["other"]},
+            {"needs": "context_if_any"},
+            {"context_of": "other"},
+            {"context_of": "stream", "needs": "initialised"},
+            {"context_of": "event", "params": ["event: examined event"]},
             {"needs": "stream"},
             {"needs": "process"},
             {"needs": "event", "client": "hand"},

@@ -187,16 +187,18 @@ CUresult hand::cuCtxGetCurrent(const Process&, CUcontext* out) {
 }
 
 CUresult hand::cuCtxGetDevice_v2(const Process&, CUdevice* device, CUcontext handle) {
+  if (!device) return CUDA_ERROR_INVALID_VALUE;  // also without a current context (as measured on driver 580)
   CUresult error;
   ContextState* context = queried_context(handle, error);
   if (!context) return error;
-  if (!device) return CUDA_ERROR_INVALID_VALUE;
   *device = context->device;
   return CUDA_SUCCESS;
 }
 
+// In the first version a missing context comes first.
 CUresult hand::cuCtxGetDevice(const Process& owner, CUdevice* device) {
-  return hand::cuCtxGetDevice_v2(owner, device, nullptr);
+  CUresult error;
+  return queried_context(nullptr, error) ? hand::cuCtxGetDevice_v2(owner, device, nullptr) : error;
 }
 
 CUresult hand::cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {

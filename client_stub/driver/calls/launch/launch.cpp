@@ -258,7 +258,9 @@ CUresult refuse_shape(const Caller& caller, const Launch& launch, CUresult reaso
 CUresult launch_kernel(const Caller& caller, const Launch& launch) {
   if (CUresult error = permit_null_stream(caller, launch)) return error;
   FunctionState* function = find_launchable(launch.function);
-  if (!function || (function->context && function->context != owner(caller))) return CUDA_ERROR_INVALID_HANDLE;
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  if (!caller.state) return CUDA_ERROR_INVALID_CONTEXT;
+  if (function->context && function->context != owner(caller)) return CUDA_ERROR_INVALID_HANDLE;
   if (!launch.attributes.empty() && !launch.attributes.data()) return CUDA_ERROR_INVALID_VALUE;
   std::span<const int32_t> attributes = device_attributes(caller);
   if (CUresult error = check_shape(launch.shape, attributes)) return refuse_shape(caller, launch, error);

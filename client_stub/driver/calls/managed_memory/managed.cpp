@@ -123,10 +123,10 @@ CUresult cuMemAdvise(const Caller& caller, CUdeviceptr devPtr, size_t count, CUm
 CUresult cuMemPrefetchAsync_v2(const Caller& caller, CUdeviceptr devPtr, size_t count, CUmemLocation location,
                                unsigned int flags, CUstream hStream, bool per_thread) {
   CUresult error = CUDA_SUCCESS;
-  resolve_stream(caller, hStream, per_thread, error);
+  if (caller.state) resolve_stream(caller, hStream, per_thread, error);
   if (error) return error;
-  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (!managed_range(devPtr, count)) return CUDA_ERROR_INVALID_VALUE;
+  if (flags != 0 || !managed_range(devPtr, count)) return CUDA_ERROR_INVALID_VALUE;
+  if (!caller.state) return CUDA_ERROR_INVALID_CONTEXT;
   if (!known_device(location)) return CUDA_ERROR_INVALID_DEVICE;
   return forward::cuMemPrefetchAsync_v2(caller, devPtr, count, location, flags, hStream, per_thread);
 }

@@ -261,10 +261,11 @@ CUresult cuMemGetInfo_v2(const Caller& caller, size_t* free, size_t* total) {
 }
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr dptr) {
-  Caller caller = enter(Needs::context);
+  Caller caller = enter_context_at(dptr);
   const bool asks = pbase || psize;
-  // A call without outputs succeeds in a context with a fault, too.
-  if (!asks && (!caller.error || is_sticky(caller.error))) return CUDA_SUCCESS;
+  // A call without outputs succeeds in a context with a fault, and without a context, too.
+  const bool needless = is_sticky(caller.error) || caller.error == CUDA_ERROR_INVALID_CONTEXT;
+  if (!asks && (!caller.error || needless)) return CUDA_SUCCESS;
   if (caller.error) return caller.error;
   auto range = allocation_at(dptr);
   // The driver does not find a mapping without access (as measured on driver 580).
@@ -318,6 +319,7 @@ CUresult cuMemAllocFromPoolAsync(const Caller& caller, CUdeviceptr* dptr, size_t
   if (unusable == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return unusable;
   if (!dptr || !known_handle(wire::HandleKind::memory_pool, reinterpret_cast<uint64_t>(pool)))
     return CUDA_ERROR_INVALID_VALUE;
+  if (!caller.state) return CUDA_ERROR_INVALID_CONTEXT;
   if (CUresult error = permit_on_stream(caller, hStream, per_thread)) return error;
   if (bytesize == 0) return allocate_nothing(dptr);
   if (take_cached(caller, use_on_stream(caller, bytesize, reinterpret_cast<uint64_t>(pool), hStream, per_thread), dptr))

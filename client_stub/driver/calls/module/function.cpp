@@ -148,11 +148,11 @@ CUresult cuFuncSetSharedMemConfig(const Caller& caller, CUfunction hfunc, CUshar
   return forward::cuFuncSetSharedMemConfig(caller, hfunc, config);
 }
 
-CUresult cuFuncGetModule(const Caller&, CUmodule* hmod, CUfunction hfunc) {
+CUresult cuFuncGetModule(const Caller& caller, CUmodule* hmod, CUfunction hfunc) {
   FunctionState* function = find_launchable(hfunc);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (function->module->kind == wire::HandleKind::library) {
-    return custom::cuLibraryGetModule(hmod, reinterpret_cast<CUlibrary>(function->module->handle));
+    return leave(caller, cuLibraryGetModule(caller, hmod, reinterpret_cast<CUlibrary>(function->module->handle)));
   }
   *hmod = reinterpret_cast<CUmodule>(function->module->handle);
   return CUDA_SUCCESS;

@@ -84,6 +84,7 @@ CUresult cuModuleUnload(const Caller& caller, CUmodule hmod) {
   ModuleState* state = find_module(hmod);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
   if (state->library) return CUDA_ERROR_NOT_PERMITTED;  // the library unloads it (as measured on driver 580)
+  if (!caller.state) return CUDA_ERROR_INVALID_CONTEXT;
   unload(caller_for(caller, *state), state->handle);
   retire_module(state);
   return CUDA_SUCCESS;
@@ -126,6 +127,7 @@ CUresult cuModuleGetGlobal_v2(const Caller& caller, CUdeviceptr* dptr, size_t* b
   ModuleState* state = find_module(hmod);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
   if (!name || (!dptr && !bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (!caller.state) return CUDA_ERROR_INVALID_CONTEXT;
   Variable variable;
   CUresult result = find_variable(caller, *state, name, false, variable);
   if (!result && dptr) *dptr = variable.address;

@@ -8,7 +8,9 @@
 #include "client_stub/driver/state/host_memory/host_regions.hpp"
 #include "client_stub/driver/state/host_memory/pinned_pointers.hpp"
 #include "client_stub/driver/state/managed_memory/managed_memory.hpp"
+#include "client_stub/driver/state/memory/address_map.hpp"
 #include "client_stub/driver/state/memory/cached_memory.hpp"
+#include "client_stub/driver/state/module/module_state.hpp"
 #include "client_stub/driver/state/module/prefetched_images.hpp"
 #include "client_stub/driver/state/stream/capture.hpp"
 #include "client_stub/session/call.hpp"
@@ -31,9 +33,9 @@ Caller enter(Needs needs) noexcept {
   caller.error = caller.session->state();
   if (caller.error) [[unlikely]]
     return caller;
-  if (needs == Needs::context || needs == Needs::living_context) {
+  if (needs != Needs::initialised) {
     if (!context) {
-      caller.error = CUDA_ERROR_INVALID_CONTEXT;
+      if (needs != Needs::context_if_any) caller.error = CUDA_ERROR_INVALID_CONTEXT;
       return caller;
     }
     caller.error = health_at_entry(*context);
@@ -47,6 +49,36 @@ Caller enter(Needs needs) noexcept {
   caller.context_handle = context->base->handle;
   caller.context = uint32_t(context->handle);
   return caller;
+}
+
+namespace {
+
+// Returns the context that the object belongs to; null if it belongs to none, or the handle is unknown.
+ContextState* context_owning(wire::HandleKind kind, uint64_t handle) noexcept {
+  auto of = [](const auto* state) { return state ? state->context : nullptr; };
+  switch (kind) {
+    case wire::HandleKind::stream: return of(handles().find<StreamState>(kind, handle));
+    case wire::HandleKind::module: return of(handles().find<ModuleState>(kind, handle));
+    case wire::HandleKind::function: return of(handles().find<FunctionState>(kind, handle));
+    default: return nullptr;
+  }
+}
+
+Caller enter_own(ContextState* context) noexcept { return context ? enter_context(*context) : enter(Needs::context); }
+
+}  // namespace
+
+Caller enter_context_of(wire::HandleKind kind, uint64_t handle) noexcept {
+  return enter_own(t_context ? nullptr : context_owning(kind, handle));
+}
+
+Caller enter_context_at(uint64_t address) noexcept {
+  ContextState* context = nullptr;
+  if (!t_context) {
+    const auto range = allocation_at(address);
+    if (range) context = find_context(reinterpret_cast<CUcontext>(range->own_context()));
+  }
+  return enter_own(context);
 }
 
 CUresult argument_first(CUresult entering, CUresult argument) noexcept {

@@ -23,6 +23,8 @@ enum class Needs : uint8_t {
             // context's sticky error if it has one
   living_context,  // the same, but the sticky error is no obstacle: for calls that the server's driver has to check
                    // then, too
+  context_if_any,  // `context` if one is current, otherwise `initialised`: for calls that check arguments before a
+                   // missing context
 };
 
 struct Caller {
@@ -34,7 +36,8 @@ struct Caller {
   uint32_t context = 0;
   // The handle of the context that owns the memory and modules of the current one: owner().
   uint64_t context_handle = 0;
-  // The current context (context.hpp). Set for Needs::context and living_context.
+  // The current context (context.hpp). Set for Needs::context and living_context. Null for context_if_any if there is
+  // none.
   ContextState* state = nullptr;
   // The call's result if it is not success; nothing else is set then.
   CUresult error = CUDA_SUCCESS;
@@ -44,6 +47,11 @@ struct Caller {
 };
 
 Caller enter(Needs needs) noexcept;
+// Enters as enter(Needs::context) does. If the thread has no current context, the call is made in the context of the
+// stream, module or function with this handle, or in that of the memory at this address (as measured on driver 580).
+// Kernels, the default streams and memory of pools have no context of their own.
+Caller enter_context_of(wire::HandleKind kind, uint64_t handle) noexcept;
+Caller enter_context_at(uint64_t address) noexcept;
 // Returns the program's error if both a call's arguments and its context (`entering`) are faulty and the arguments are
 // checked first (as measured on driver 580).
 CUresult argument_first(CUresult entering, CUresult argument) noexcept;

@@ -54,6 +54,9 @@ struct AddressRange {
   uint64_t writable_by = ~uint64_t{0};
 
   bool is_accessible() const noexcept { return readable_by != 0; }
+  // Returns the context that the memory belongs to for the program; 0: memory of pools and of graphs belongs to none
+  // (measured on driver 580).
+  uint64_t own_context() const noexcept { return kind == RangeKind::pool || kind == RangeKind::graph ? 0 : context; }
   uint64_t end() const noexcept { return base + bytes; }
   bool contains(uint64_t address, uint64_t count) const noexcept {
     return address >= base && count <= bytes && address - base <= bytes - count;

@@ -22,11 +22,6 @@ AddressRange whole_of(const AddressRange& range) {
   return range.kind == RangeKind::mapped ? reservation_at(range.base).value_or(range) : range;
 }
 
-// Memory of pools and of graphs belongs to none (measured on driver 580).
-uint64_t context_of(const AddressRange& range) {
-  return range.kind == RangeKind::pool || range.kind == RangeKind::graph ? 0 : range.context;
-}
-
 uint32_t access_flags(const AddressRange& range) {
   if (range.writable_by != 0) return CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
   return range.is_accessible() ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
@@ -45,7 +40,7 @@ CUresult pointer_attribute(CUpointer_attribute attribute, CUdeviceptr pointer, c
   const bool host = is_host(range.kind);
   const bool managed = is_managed(range.kind);
   switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT: return store<uint64_t>(data, context_of(range));
+    case CU_POINTER_ATTRIBUTE_CONTEXT: return store<uint64_t>(data, range.own_context());
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return store<uint32_t>(data, host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:

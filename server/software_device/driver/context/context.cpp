@@ -175,8 +175,6 @@ CUresult cuCtxGetCurrent(CUcontext* out) {
   });
 }
 
-CUresult cuCtxGetDevice(CUdevice* device) { return cuCtxGetDevice_v2(device, nullptr); }
-
 // A context that is not active still has its device.
 CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
   return with_driver([&]() -> CUresult {
@@ -193,6 +191,13 @@ CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
     *device = slot->device->ordinal;
     return CUDA_SUCCESS;
   });
+}
+
+// In the first version a missing context comes first.
+CUresult cuCtxGetDevice(CUdevice* device) {
+  CUdevice found = 0;
+  const CUresult missing = cuCtxGetDevice_v2(&found, nullptr);
+  return missing != CUDA_SUCCESS ? missing : cuCtxGetDevice_v2(device, nullptr);
 }
 
 CUresult cuCtxSynchronize() { return cuCtxSynchronize_v2(nullptr); }

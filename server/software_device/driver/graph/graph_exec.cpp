@@ -172,7 +172,7 @@ CUresult cuGraphUpload(CUgraphExec handle, CUstream stream) {
 }
 
 CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
-  return with_stream(stream_handle, [&](Context& context, Stream& stream) -> CUresult {
+  return with_own_stream(stream_handle, [&](Context& context, Stream& stream) -> CUresult {
     if (is_capturing(stream)) {
       return invalidate_capture(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     }

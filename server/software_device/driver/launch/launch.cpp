@@ -91,12 +91,22 @@ tl::expected<LaunchRequest, CUresult> gpuwire::software_device::request_of_confi
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra) {
   auto request = request_of_config(config, function);
-  if (!request) {
-    // A fault is reported before an attribute's error, and so is a function that there is not.
-    return config == nullptr ? request.error() : with_context([&](Context& context) -> CUresult {
-      const auto found = find_function(context, function);
-      return found ? request.error() : found.error();
-    });
+  if (config == nullptr) {
+    return request.error();
+  }
+  // A fault is reported before an unknown function, that before a missing context, and all before an attribute's error.
+  const CUresult wrong = with_context_or_none([&](Context* context) -> CUresult {
+    if (context == nullptr) {
+      return is_function(function) ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (request) {
+      return CUDA_SUCCESS;
+    }
+    const auto found = find_function(*context, function);
+    return found ? request.error() : found.error();
+  });
+  if (wrong != CUDA_SUCCESS) {
+    return wrong;
   }
   request->parameters = parameters;
   request->extra = extra;

@@ -115,12 +115,15 @@ CUresult range_attribute(void* data, size_t bytes, CUmem_range_attribute attribu
 
 CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation location, unsigned int flags,
                                CUstream stream) {
-  return with_stream(stream, [&](Context&, Stream&) -> CUresult {
-    if (flags != 0) {
-      return CUDA_ERROR_INVALID_VALUE;
+  const CUresult missing = with_context_or_none([&](Context* current) -> CUresult {
+    if (current != nullptr) {
+      return CUDA_SUCCESS;
     }
+    return flags != 0 || !managed_part(address, bytes) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT;
+  });
+  return missing != CUDA_SUCCESS ? missing : with_stream(stream, [&](Context&, Stream&) -> CUresult {
     const auto part = managed_part(address, bytes);
-    if (!part) {
+    if (flags != 0 || !part) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     if (!is_known(location)) {

@@ -255,7 +255,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* begin, size_t* bytes, CUdeviceptr 
   if (begin == nullptr && bytes == nullptr) {
     return with_driver([] { return CUDA_SUCCESS; });  // succeeds even after a fault
   }
-  return with_context([&](Context&) -> CUresult {
+  return with_context_of(address, [&](Context&) -> CUresult {
     const auto range = driver().memory.find(address);
     // A mapping without access is not found (measured on driver 580).
     if (!range || range->kind == MemoryKind::heap || range->readable_by == 0) {

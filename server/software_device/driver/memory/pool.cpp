@@ -42,7 +42,7 @@ uint32_t devices_allowed(Pool& pool) {
 
 // The address is valid at once: no other range uses the memory, so stream order holds from the start.
 CUresult allocate(CUdeviceptr* out, size_t bytes, const std::shared_ptr<Pool>& pool, CUstream handle) {
-  return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
+  return with_own_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
     if (out == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -112,7 +112,7 @@ void Pool::Count::add(uint64_t more) noexcept {
 }
 
 CUresult cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream stream) {
-  return with_stream(stream, [&](Context& context, Stream&) {
+  return with_own_stream(stream, [&](Context& context, Stream&) {
     std::shared_ptr<Pool> pool;
     {
       const std::lock_guard lock(context.device().pool_mutex);
@@ -128,8 +128,13 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool po
   if (usable == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
     return usable;
   }
-  return with_context([&](Context&) {
-    return with_pool(pool, [&](const std::shared_ptr<Pool>& found) { return allocate(out, bytes, found, stream); });
+  return with_context_or_none([&](Context* current) {
+    return with_pool(pool, [&](const std::shared_ptr<Pool>& found) {
+      if (current == nullptr) {
+        return out == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT;
+      }
+      return allocate(out, bytes, found, stream);
+    });
   });
 }
 
@@ -144,7 +149,7 @@ CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData* data, CUdeviceptr addres
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
-  return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
+  return with_own_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
     if (const CUresult refused = is_capturing(stream) ? permit_captured(stream) : permit_unsafe_call();
         refused != CUDA_SUCCESS) {
       return refused;

@@ -137,7 +137,8 @@ FunctionSettings* settings_on(const Kernel& kernel, CUdevice device) {
 // --- functions
 
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction handle) {
-  return with_arguments_first(
+  return with_arguments_first_of(
+      handle,
       [&] {
         return value == nullptr    ? CUDA_ERROR_INVALID_VALUE
                : handle == nullptr ? CUDA_ERROR_INVALID_HANDLE
@@ -177,14 +178,17 @@ CUresult cuFuncGetName(const char** name, CUfunction handle) {
 }
 
 CUresult cuFuncGetModule(CUmodule* out, CUfunction handle) {
-  return with_function(handle, out, [&](Function& function) -> CUresult {
-    const auto module = function.module.lock();
-    if (module == nullptr) {
-      return CUDA_ERROR_INVALID_HANDLE;
-    }
-    *out = module->handle();
-    return CUDA_SUCCESS;
-  });
+  return with_arguments_first_of(
+      handle, [&] { return handle == nullptr || out == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; },
+      [&](Context&) -> CUresult {
+        const auto function = driver().functions.find(handle);
+        const auto module = function == nullptr ? nullptr : function->module.lock();
+        if (module == nullptr) {
+          return CUDA_ERROR_INVALID_HANDLE;
+        }
+        *out = module->handle();
+        return CUDA_SUCCESS;
+      });
 }
 
 CUresult cuFuncGetParamInfo(CUfunction handle, size_t index, size_t* offset, size_t* bytes) {
@@ -194,7 +198,7 @@ CUresult cuFuncGetParamInfo(CUfunction handle, size_t index, size_t* offset, siz
 
 CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
   if (state == nullptr) {
-    return with_any_context([](Context&) { return CUDA_ERROR_INVALID_VALUE; });
+    return with_driver([] { return CUDA_ERROR_INVALID_VALUE; });
   }
   return with_loaded_function(handle, [&]() -> CUresult {
     *state = CU_FUNCTION_LOADING_STATE_LOADED;

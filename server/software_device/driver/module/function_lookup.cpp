@@ -20,6 +20,11 @@ tl::expected<std::shared_ptr<Function>, CUresult> find_function(Context& context
       [&](const std::shared_ptr<ModuleInstance>& instance) { return instance->function(kernel->index); });
 }
 
+bool is_function(CUfunction handle) {
+  return kind_of(handle) == HandleKind::kernel ? driver().kernels.find(reinterpret_cast<CUkernel>(handle)) != nullptr
+                                               : driver().functions.find(handle) != nullptr;
+}
+
 uint32_t dynamic_shared_bytes_max(const KernelInfo& info, const FunctionSettings& settings) {
   const int chosen = settings.dynamic_shared_bytes_max.load(std::memory_order_relaxed);
   if (chosen >= 0) {

@@ -12,6 +12,9 @@ namespace gpuwire::software_device {
 // Returns CUDA_ERROR_INVALID_HANDLE for anything else, and for a function of another context.
 tl::expected<std::shared_ptr<Function>, CUresult> find_function(Context& context, CUfunction handle);
 
+// Returns whether there is such a CUfunction or CUkernel, in whatever context.
+bool is_function(CUfunction handle);
+
 // Returns the maximum of dynamic shared memory for a launch.
 uint32_t dynamic_shared_bytes_max(const KernelInfo& info, const FunctionSettings& settings);
 

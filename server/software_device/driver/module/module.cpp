@@ -38,26 +38,20 @@ CUresult load_module(CUmodule* out, const void* image, JitOptions& options) {
   });
 }
 
-template <typename Body>
-CUresult with_module(CUmodule handle, Body&& body) noexcept {
-  const auto wrong = [&] {  // reported before a fault (measured on driver 580)
-    return driver().modules.find(handle) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
-  };
-  return with_arguments_first(wrong, [&](Context&) -> CUresult {
-    const auto module = driver().modules.find(handle);
-    return module == nullptr ? CUDA_ERROR_INVALID_HANDLE : body(*module);
-  });
+// An unknown module is reported before a fault (measured on driver 580).
+CUresult check_module(CUmodule handle) {
+  return driver().modules.find(handle) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
 }
 
-// Runs `body` in the same way, but checks `out` before the module.
+// The same, behind a check of `out`.
+CUresult check_counted_module(CUmodule handle, const void* out) {
+  return out == nullptr ? CUDA_ERROR_INVALID_VALUE : check_module(handle);
+}
+
 template <typename Body>
-CUresult with_counted_module(CUmodule handle, const void* out, Body&& body) noexcept {
-  const auto wrong = [&] {
-    return out == nullptr                             ? CUDA_ERROR_INVALID_VALUE
-           : driver().modules.find(handle) == nullptr ? CUDA_ERROR_INVALID_HANDLE
-                                                      : CUDA_SUCCESS;
-  };
-  return with_arguments_first(wrong, [&](Context&) { return with_module(handle, body); });
+CUresult in_module(CUmodule handle, Body&& body) {
+  const auto module = driver().modules.find(handle);
+  return module == nullptr ? CUDA_ERROR_INVALID_HANDLE : body(*module);
 }
 
 }  // namespace
@@ -87,12 +81,12 @@ CUresult cuModuleLoad(CUmodule* out, const char* path) {
 }
 
 CUresult cuModuleUnload(CUmodule handle) {
-  return with_any_context([&](Context& context) -> CUresult {
+  return with_any_context_or_none([&](Context* context) -> CUresult {
     const auto module = driver().modules.find(handle);
     if (module == nullptr) {
       return CUDA_ERROR_INVALID_HANDLE;
     }
-    if (const CUresult fault = context.fault(); fault != CUDA_SUCCESS) {
+    if (const CUresult fault = context == nullptr ? CUDA_SUCCESS : context->fault(); fault != CUDA_SUCCESS) {
       return fault;
     }
     if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
@@ -102,55 +96,69 @@ CUresult cuModuleUnload(CUmodule handle) {
       return CUDA_ERROR_NOT_PERMITTED;
     }
     const auto owner = module->context().lock();
-    if (owner.get() != &context) {
+    if (context == nullptr || owner.get() != context) {
       return CUDA_ERROR_INVALID_CONTEXT;
     }
-    const CUresult result = context.synchronize();
+    const CUresult result = context->synchronize();
     module->release_handles();
-    const std::lock_guard lock(context.code_mutex);
-    context.modules.erase(handle);
+    const std::lock_guard lock(context->code_mutex);
+    context->modules.erase(handle);
     return result;
   });
 }
 
 CUresult cuModuleGetFunction(CUfunction* out, CUmodule handle, const char* name) {
-  return with_module(handle, [&](ModuleInstance& module) -> CUresult {
-    if (out == nullptr || name == nullptr || *name == 0) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    const auto function = module.function(std::string_view(name));
-    if (function == nullptr) {
-      return CUDA_ERROR_NOT_FOUND;
-    }
-    *out = function->handle;
-    return CUDA_SUCCESS;
-  });
+  return with_arguments_first_of(
+      handle, [&] { return check_module(handle); },
+      [&](Context&) {
+        return in_module(handle, [&](ModuleInstance& module) -> CUresult {
+          if (out == nullptr || name == nullptr || *name == 0) {
+            return CUDA_ERROR_INVALID_VALUE;
+          }
+          const auto function = module.function(std::string_view(name));
+          if (function == nullptr) {
+            return CUDA_ERROR_NOT_FOUND;
+          }
+          *out = function->handle;
+          return CUDA_SUCCESS;
+        });
+      });
 }
 
 CUresult cuModuleGetFunctionCount(unsigned int* count, CUmodule handle) {
-  return with_counted_module(handle, count, [&](ModuleInstance& module) -> CUresult {
-    *count = static_cast<unsigned>(module.program().kernels().size());
-    return CUDA_SUCCESS;
-  });
+  return with_arguments_first_of(
+      handle, [&] { return check_counted_module(handle, count); },
+      [&](Context&) {
+        return in_module(handle, [&](ModuleInstance& module) -> CUresult {
+          *count = static_cast<unsigned>(module.program().kernels().size());
+          return CUDA_SUCCESS;
+        });
+      });
 }
 
 CUresult cuModuleEnumerateFunctions(CUfunction* out, unsigned int room, CUmodule handle) {
-  return with_counted_module(handle, out, [&](ModuleInstance& module) -> CUresult {
-    if (room == 0) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    const size_t count = std::min<size_t>(room, module.program().kernels().size());
-    for (size_t i = 0; i < count; ++i) {
-      out[i] = module.function(i)->handle;
-    }
-    return CUDA_SUCCESS;
-  });
+  return with_arguments_first([&] { return check_counted_module(handle, out); },
+                              [&](Context&) {
+                                return in_module(handle, [&](ModuleInstance& module) -> CUresult {
+                                  if (room == 0) {
+                                    return CUDA_ERROR_INVALID_VALUE;
+                                  }
+                                  const size_t count = std::min<size_t>(room, module.program().kernels().size());
+                                  for (size_t i = 0; i < count; ++i) {
+                                    out[i] = module.function(i)->handle;
+                                  }
+                                  return CUDA_SUCCESS;
+                                });
+                              });
 }
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule handle, const char* name) {
-  return with_module(handle, [&](ModuleInstance& module) -> CUresult {
-    if (name == nullptr) {
+  const auto find = [&](ModuleInstance& module, const Context* current) -> CUresult {
+    if (name == nullptr || (address == nullptr && bytes == nullptr)) {
       return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (current == nullptr) {
+      return CUDA_ERROR_INVALID_CONTEXT;
     }
     const size_t variable = find_variable(module.program(), name);
     if (variable == SIZE_MAX || module.variable_addresses()[variable] == 0) {
@@ -163,6 +171,10 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule hand
       *bytes = module.program().variables()[variable].size_bytes;
     }
     return CUDA_SUCCESS;
+  };
+  const CUresult unknown = with_driver([&] { return check_module(handle); });
+  return unknown != CUDA_SUCCESS ? unknown : with_context_or_none([&](Context* current) {
+    return in_module(handle, [&](ModuleInstance& module) { return find(module, current); });
   });
 }
 

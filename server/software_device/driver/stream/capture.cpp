@@ -93,7 +93,7 @@ CUresult begin(const std::shared_ptr<Stream>& stream, std::shared_ptr<Graph> gra
 
 template <typename Body>
 CUresult with_shared_stream(CUstream handle, Body&& body) noexcept {
-  return with_context([&](Context& current) -> CUresult {
+  return with_context_of(handle, [&](Context& current) -> CUresult {
     const auto stream = current.stream(handle);
     const auto owner = stream == nullptr ? nullptr : stream->context.lock();
     return owner == nullptr ? CUDA_ERROR_INVALID_HANDLE : body(*owner, stream);
@@ -289,8 +289,9 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* out) {
 
 CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
                                    const CUgraphNode** dependencies, const CUgraphEdgeData** edges, size_t* count) {
-  if (status == nullptr) {  // reported before a fault and before captures (measured on driver 580)
-    return with_any_context([](Context&) { return CUDA_ERROR_INVALID_VALUE; });
+  // This is reported before a fault, before a missing context and before captures (measured on driver 580).
+  if (status == nullptr) {
+    return with_driver([] { return CUDA_ERROR_INVALID_VALUE; });
   }
   return with_shared_stream(handle, [&](Context& context, const std::shared_ptr<Stream>& stream) -> CUresult {
     if (stream->kind == Stream::Kind::legacy && blocking_capture_in(context)) {
@@ -342,7 +343,7 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
 
 CUresult cuStreamUpdateCaptureDependencies_v2(CUstream handle, CUgraphNode* dependencies, const CUgraphEdgeData* edges,
                                               size_t count, unsigned int flags) {
-  return with_captured_stream(handle, [&](Context&, const std::shared_ptr<Stream>& stream) -> CUresult {
+  const auto change = [&](Context&, const std::shared_ptr<Stream>& stream) -> CUresult {
     const std::lock_guard lock(graph_mutex());
     if (stream->capture == nullptr) {
       return CUDA_ERROR_ILLEGAL_STATE;
@@ -364,7 +365,8 @@ CUresult cuStreamUpdateCaptureDependencies_v2(CUstream handle, CUgraphNode* depe
     }
     add_unique(frontier, nodes);
     return CUDA_SUCCESS;
-  });
+  };
+  return with_context([&](Context&) { return with_captured_stream(handle, change); });
 }
 
 CUresult cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode* dependencies, size_t count,

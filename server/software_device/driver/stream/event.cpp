@@ -91,7 +91,7 @@ CUresult cuEventDestroy_v2(CUevent handle) {
 CUresult cuEventDestroy(CUevent handle) { return cuEventDestroy_v2(handle); }
 
 CUresult cuEventRecordWithFlags(CUevent handle, CUstream stream_handle, unsigned int flags) {
-  return with_stream(stream_handle, [&](Context& context, Stream& stream) {
+  return with_own_stream(stream_handle, [&](Context& context, Stream& stream) {
     return with_event(handle, [&](const std::shared_ptr<Event>& event) -> CUresult {
       if (flags > CU_EVENT_RECORD_EXTERNAL) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -157,7 +157,7 @@ CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent from, CUevent to) {
 }
 
 CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int flags) {
-  return with_stream(stream_handle, [&](Context& context, Stream& stream) {
+  return with_own_stream(stream_handle, [&](Context& context, Stream& stream) {
     return with_event(handle, [&](const std::shared_ptr<Event>& event) -> CUresult {
       const bool capturing = is_capturing(stream);
       if (flags > CU_EVENT_WAIT_EXTERNAL) {

@@ -62,7 +62,7 @@ CUresult cuStreamDestroy_v2(CUstream handle) {
 CUresult cuStreamDestroy(CUstream handle) { return cuStreamDestroy_v2(handle); }
 
 CUresult cuStreamSynchronize(CUstream handle) {
-  return with_stream(handle, [](Context& context, Stream& stream) -> CUresult {
+  return with_own_stream(handle, [](Context& context, Stream& stream) -> CUresult {
     if (is_capturing(stream)) {
       return invalidate_capture(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     }
@@ -72,7 +72,7 @@ CUresult cuStreamSynchronize(CUstream handle) {
 }
 
 CUresult cuStreamQuery(CUstream handle) {
-  return with_stream(handle, [](Context& context, Stream& stream) -> CUresult {
+  return with_own_stream(handle, [](Context& context, Stream& stream) -> CUresult {
     if (is_capturing(stream)) {
       return invalidate_capture(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     }
@@ -161,7 +161,7 @@ CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void* u
 
 // Host and device share managed memory here, so attaching it has no effect.
 CUresult cuStreamAttachMemAsync(CUstream handle, CUdeviceptr address, size_t, unsigned int) {
-  return with_stream(handle, [&](Context&, Stream&) -> CUresult {
+  return with_own_stream(handle, [&](Context&, Stream&) -> CUresult {
     if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
       return refused;
     }
@@ -188,7 +188,7 @@ CUresult cuStreamGetAttribute(CUstream handle, CUstreamAttrID attribute, CUstrea
 }
 
 CUresult cuStreamSetAttribute(CUstream handle, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
-  return with_stream(handle, [&](Context&, Stream& stream) -> CUresult {
+  return with_own_stream(handle, [&](Context&, Stream& stream) -> CUresult {
     if (value == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -205,7 +205,7 @@ CUresult cuStreamSetAttribute(CUstream handle, CUstreamAttrID attribute, const C
 }
 
 CUresult cuStreamCopyAttributes(CUstream target, CUstream source) {
-  return with_stream(target, [&](Context& context, Stream& stream) -> CUresult {
+  return with_own_stream(target, [&](Context& context, Stream& stream) -> CUresult {
     const auto from = context.stream(source);
     if (from == nullptr) {
       return CUDA_ERROR_INVALID_HANDLE;

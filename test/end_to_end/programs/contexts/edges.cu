@@ -232,6 +232,81 @@ void errors_are_the_drivers() {
   DRIVER(cuLibraryUnload(library), CUDA_SUCCESS);
 }
 
+// Returns the first version of a function that newer versions have replaced (driver 580).
+template <class Function>
+Function first_version(const char* name) {
+  auto function = reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
+  if (function) return function;
+  std::printf("there is no %s\n", name);
+  std::exit(1);
+}
+
+// A handle or an address names the context of a call, so that some calls need no current one; and some mistakes come
+// before the missing context (as measured on driver 580).
+void calls_without_a_current_context() {
+  constexpr size_t kBytes = 4096;
+  const char image[] = ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry nothing() { ret; }\n";
+  CUcontext context;
+  CUmodule module, found = nullptr, part;
+  CUlibrary library;
+  CUfunction function, again = nullptr;
+  CUstream stream;
+  CUmemoryPool pool;
+  CUdeviceptr memory, begin = 0, ordered = 0;
+  CUdevice device = -1;
+  unsigned count = 0;
+  int threads = 0;
+  size_t bytes = 0;
+  DRIVER(cuCtxGetCurrent(&context), CUDA_SUCCESS);
+  DRIVER(cuCtxGetDevice(&device), CUDA_SUCCESS);
+  DRIVER(cuModuleLoadData(&module, image), CUDA_SUCCESS);
+  DRIVER(cuModuleGetFunction(&function, module, "nothing"), CUDA_SUCCESS);
+  DRIVER(cuLibraryLoadData(&library, image, nullptr, nullptr, 0, nullptr, nullptr, 0), CUDA_SUCCESS);
+  DRIVER(cuLibraryGetModule(&part, library), CUDA_SUCCESS);
+  DRIVER(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  DRIVER(cuDeviceGetDefaultMemPool(&pool, device), CUDA_SUCCESS);
+  DRIVER(cuMemAlloc(&memory, kBytes), CUDA_SUCCESS);
+  DRIVER(cuCtxSetCurrent(nullptr), CUDA_SUCCESS);
+
+  DRIVER(cuFuncGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function), CUDA_SUCCESS);
+  HOLDS(threads > 0);
+  DRIVER(cuFuncGetModule(&found, function), CUDA_SUCCESS);
+  HOLDS(found == module);
+  DRIVER(cuModuleGetFunction(&again, module, "nothing"), CUDA_SUCCESS);
+  HOLDS(again == function);
+  DRIVER(cuModuleGetFunctionCount(&count, module), CUDA_SUCCESS);
+  HOLDS(count == 1);
+  DRIVER(cuMemGetAddressRange(&begin, &bytes, memory + 3), CUDA_SUCCESS);
+  HOLDS(begin == memory && bytes == kBytes);
+  DRIVER(cuMemAllocAsync(&ordered, kBytes, stream), CUDA_SUCCESS);
+  DRIVER(cuMemFreeAsync(ordered, stream), CUDA_SUCCESS);
+  DRIVER(cuStreamSynchronize(stream), CUDA_SUCCESS);
+
+  DRIVER(cuMemAllocAsync(nullptr, kBytes, stream), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuModuleGetFunction(&again, module, nullptr), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuModuleGetGlobal(&begin, &bytes, module, nullptr), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuModuleGetGlobal(&begin, &bytes, nullptr, "nothing"), CUDA_ERROR_INVALID_HANDLE);
+  DRIVER(cuModuleGetGlobal(&begin, &bytes, module, "nothing"), CUDA_ERROR_INVALID_CONTEXT);
+  DRIVER(cuCtxGetDevice_v2(nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuCtxGetDevice_v2(&device, nullptr), CUDA_ERROR_INVALID_CONTEXT);
+  using Prefetch = CUresult (*)(CUdeviceptr, size_t, CUdevice, CUstream);
+  DRIVER(first_version<Prefetch>("cuMemPrefetchAsync")(memory, 1, device, stream), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuMemAllocFromPoolAsync(nullptr, kBytes, pool, stream), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuMemAllocFromPoolAsync(&ordered, kBytes, nullptr, stream), CUDA_ERROR_INVALID_VALUE);
+  CUlaunchConfig launch{};
+  launch.gridDimX = launch.gridDimY = launch.gridDimZ = launch.blockDimX = launch.blockDimY = launch.blockDimZ = 1;
+  DRIVER(cuLaunchKernelEx(&launch, nullptr, nullptr, nullptr), CUDA_ERROR_INVALID_HANDLE);
+  DRIVER(cuLaunchKernelEx(&launch, function, nullptr, nullptr), CUDA_ERROR_INVALID_CONTEXT);
+  DRIVER(cuModuleUnload(part), CUDA_ERROR_NOT_PERMITTED);
+  DRIVER(cuModuleUnload(module), CUDA_ERROR_INVALID_CONTEXT);
+
+  DRIVER(cuCtxSetCurrent(context), CUDA_SUCCESS);
+  DRIVER(cuMemFree(memory), CUDA_SUCCESS);
+  DRIVER(cuStreamDestroy(stream), CUDA_SUCCESS);
+  DRIVER(cuLibraryUnload(library), CUDA_SUCCESS);
+  DRIVER(cuModuleUnload(module), CUDA_SUCCESS);
+}
+
 // A call that the calling thread's capture forbids invalidates it; calls that create and destroy streams and events do
 // not.
 template <class Call>
@@ -446,15 +521,6 @@ void a_little_memory_at_a_low_address_is_registered() {
   munmap(page, 4096);
 }
 
-// Returns the first version of a function that newer versions have replaced (driver 580).
-template <class Function>
-Function first_version(const char* name) {
-  auto function = reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
-  if (function) return function;
-  std::printf("there is no %s\n", name);
-  std::exit(1);
-}
-
 void first_versions() {
   CUcontext current;
   CUdeviceptr memory;
@@ -563,6 +629,7 @@ const Part kParts[] = {
     PART(virtual_memory_needs_no_context),
     PART(nothing_is_no_error),
     PART(errors_are_the_drivers),
+    PART(calls_without_a_current_context),
     PART(captures_forbid),
     PART(captures_refuse_impossible_launches),
     PART(captures_end_with_their_context),

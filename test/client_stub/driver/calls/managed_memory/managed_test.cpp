@@ -104,6 +104,13 @@ TEST_CASE("Advice and prefetching are sent for managed memory alone") {
   CHECK(custom::cuMemPrefetchAsync_v2(memory, 10000, nowhere, 0, nullptr, false) == CUDA_ERROR_INVALID_DEVICE);
   CHECK(custom::cuMemPrefetchAsync_v2(memory, 10000, device, 1, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
   CHECK(process.session->count(kMemPrefetch) == 1);
+  // Wrong addresses come before a missing context.
+  CUcontext context = nullptr;
+  REQUIRE(custom::cuCtxPopCurrent_v2(&context) == CUDA_SUCCESS);
+  CHECK(custom::cuMemPrefetchAsync_v2(memory, 10001, device, 0, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemPrefetchAsync_v2(memory, 10000, device, 0, nullptr, false) == CUDA_ERROR_INVALID_CONTEXT);
+  REQUIRE(custom::cuCtxPushCurrent_v2(context) == CUDA_SUCCESS);
+  CHECK(process.session->count(kMemPrefetch) == 1);
   CHECK(custom::cuStreamAttachMemAsync(nullptr, memory, 0, CU_MEM_ATTACH_GLOBAL, false) == CUDA_SUCCESS);
   CHECK(custom::cuStreamAttachMemAsync(nullptr, memory, 0, CU_MEM_ATTACH_SINGLE, false) == CUDA_ERROR_INVALID_VALUE);
   CHECK(custom::cuStreamAttachMemAsync(nullptr, memory, 4096, CU_MEM_ATTACH_GLOBAL, false) == CUDA_ERROR_INVALID_VALUE);

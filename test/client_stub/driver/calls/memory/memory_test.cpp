@@ -4,6 +4,7 @@
 
 #include "client_stub/driver/state/copy/pending_copies.hpp"
 #include "schema/api_memory.capnp.h"
+#include "schema/api_pool.capnp.h"
 #include "schema/session.capnp.h"
 #include "test/client_stub/driver/state/memory/fixture.hpp"
 
@@ -202,6 +203,55 @@ TEST_CASE("Without a context there is no memory") {
   CUdeviceptr pointer = 0;
   CHECK(custom::cuMemAlloc_v2(&pointer, 4) == CUDA_ERROR_INVALID_CONTEXT);
   CHECK(custom::cuMemcpyDtoH_v2(&pointer, 0x7000'0000'0000, 4, false) == CUDA_ERROR_INVALID_CONTEXT);
+}
+
+TEST_CASE("Without a current context an address is asked about in the context that it belongs to") {
+  DeviceProcess process;
+  const uint64_t address = free_address(kBytes);
+  give(process, {address});
+  CUdeviceptr pointer = 0, base = 0;
+  size_t bytes = 0;
+  REQUIRE(custom::cuMemAlloc_v2(&pointer, kBytes) == CUDA_SUCCESS);
+  const uint64_t pool_address = 0x7000'0000'0000;
+  address_map().insert({.base = pool_address, .bytes = 4096, .kind = RangeKind::pool, .context = t_context->handle});
+  REQUIRE(custom::cuCtxSetCurrent(nullptr) == CUDA_SUCCESS);
+  CHECK(custom::cuMemGetAddressRange_v2(&base, &bytes, pointer + 1000) == CUDA_SUCCESS);
+  CHECK(base == address);
+  CHECK(bytes == kBytes);
+  CHECK(custom::cuMemGetAddressRange_v2(nullptr, nullptr, pointer) == CUDA_SUCCESS);
+  CHECK(custom::cuMemGetAddressRange_v2(&base, &bytes, pool_address) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(custom::cuMemGetAddressRange_v2(&base, &bytes, 0x1234) == CUDA_ERROR_INVALID_CONTEXT);
+  REQUIRE(custom::cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
+  CHECK(custom::cuMemGetAddressRange_v2(&base, &bytes, pointer) == CUDA_ERROR_INVALID_CONTEXT);
+}
+
+TEST_CASE("Without a current context memory is allocated and freed in the order of a stream, in the stream's context") {
+  constexpr uint32_t kAllocAsync = 2400, kFreeAsync = 2402;
+  DeviceProcess process;
+  const uint64_t address = free_address(kBytes);
+  process.session->answer(kAllocAsync, [&](capnp::MessageBuilder& reply) {
+    reply.initRoot<schema::CuMemAllocAsyncResults>().setDptr(address);
+  });
+  CUstream stream = nullptr;
+  REQUIRE(custom::cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  const auto context = uint32_t(t_context->handle);
+  REQUIRE(custom::cuCtxSetCurrent(nullptr) == CUDA_SUCCESS);
+  CUdeviceptr pointer = 0;
+  REQUIRE(custom::cuMemAllocAsync(&pointer, kBytes, stream, false) == CUDA_SUCCESS);
+  CHECK(pointer == address);
+  CHECK(process.session->newest().ordinal == kAllocAsync);
+  CHECK(process.session->newest().context == context);
+  REQUIRE(custom::cuMemFreeAsync(pointer, stream, false) == CUDA_SUCCESS);
+  CHECK(process.session->newest().ordinal == kFreeAsync);
+  CHECK(process.session->newest().context == context);
+
+  const size_t before = process.session->total();
+  CHECK(custom::cuMemAllocAsync(nullptr, kBytes, stream, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemAllocAsync(&pointer, kBytes, nullptr, false) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(custom::cuMemAllocAsync(&pointer, kBytes, CU_STREAM_PER_THREAD, false) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(custom::cuMemAllocFromPoolAsync(&pointer, kBytes, nullptr, stream, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemFreeAsync(pointer, nullptr, false) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(process.session->total() == before);
 }
 
 }  // namespace gpuwire::client

@@ -129,6 +129,57 @@ TEST_CASE("A kernel looked up where a context has failed has its parameters from
   CHECK(process.session->count(ordinal(SessionOrdinal::module_function)) == before + 1);
 }
 
+TEST_CASE("Without a current context a module and its functions are asked about in their own") {
+  DeviceProcess process;
+  serve_modules(process);
+  CUmodule module = nullptr, found = nullptr;
+  REQUIRE(custom::cuModuleLoadData(&module, kPtx) == CUDA_SUCCESS);
+  const auto context = uint32_t(t_context->handle);
+  REQUIRE(custom::cuCtxSetCurrent(nullptr) == CUDA_SUCCESS);
+  CUfunction function = nullptr;
+  REQUIRE(custom::cuModuleGetFunction(&function, module, "one") == CUDA_SUCCESS);
+  CHECK(process.session->newest().ordinal == ordinal(SessionOrdinal::module_function));
+  CHECK(process.session->newest().context == context);
+  int threads = 0;
+  CHECK(custom::cuFuncGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function) == CUDA_SUCCESS);
+  CHECK(threads == 512);
+  CHECK(custom::cuFuncGetModule(&found, function) == CUDA_SUCCESS);
+  CHECK(found == module);
+
+  // These mistakes come before the missing context, and everything else behind it.
+  const size_t before = process.session->total();
+  CUdeviceptr address = 0;
+  CHECK(custom::cuModuleGetFunction(&function, module, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuModuleGetGlobal_v2(&address, nullptr, module, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuModuleGetGlobal_v2(&address, nullptr, module, "variable") == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(custom::cuModuleUnload(module) == CUDA_ERROR_INVALID_CONTEXT);
+  CUlaunchConfig config{};
+  CHECK(custom::cuLaunchKernelEx(&config, nullptr, nullptr, nullptr, false) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(custom::cuLaunchKernelEx(&config, function, nullptr, nullptr, false) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(custom::cuCtxGetDevice_v2(nullptr, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuCtxGetDevice(nullptr) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(process.session->total() == before);
+}
+
+TEST_CASE("Without a current context a kernel has none, but a library's module and its functions have") {
+  DeviceProcess process;
+  serve_modules(process);
+  process.session->answer(ordinal(SessionOrdinal::module_load),
+                          [](capnp::MessageBuilder& reply) { reply.initRoot<schema::ModuleLoadReply>(); });
+  const CUlibrary library = load_library(process, kPtx, true);
+  CUkernel kernel = nullptr;
+  CUmodule module = nullptr;
+  REQUIRE(custom::cuLibraryGetKernel(&kernel, library, "one") == CUDA_SUCCESS);
+  REQUIRE(custom::cuLibraryGetModule(&module, library) == CUDA_SUCCESS);
+  REQUIRE(custom::cuCtxSetCurrent(nullptr) == CUDA_SUCCESS);
+  CUfunction function = nullptr;
+  int threads = 0;
+  CHECK(custom::cuFuncGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
+                                   reinterpret_cast<CUfunction>(kernel)) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(custom::cuModuleGetFunction(&function, module, "one") == CUDA_SUCCESS);
+  CHECK(custom::cuModuleUnload(module) == CUDA_ERROR_NOT_PERMITTED);
+}
+
 TEST_CASE("An image that another thread has sent meanwhile is not sent again") {
   DeviceProcess process;
   serve_modules(process);

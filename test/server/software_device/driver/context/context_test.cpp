@@ -119,3 +119,66 @@ TEST_CASE("Destroying a context gives its memory back") {
   REQUIRE(cuMemGetInfo(&after, &total) == CUDA_SUCCESS);
   CHECK(after == before);
 }
+
+// Measured on driver 580, as the end-to-end program edges.
+TEST_CASE("Without a current context a call is made in that of its function, module, stream or address") {
+  CUmodule module = nullptr, found = nullptr;
+  CUfunction add_one = nullptr;
+  CUstream stream = nullptr;
+  CUdeviceptr memory = 0, base = 0, ordered = 0;
+  size_t bytes = 0;
+  unsigned count = 0;
+  int threads = 0;
+  const CurrentContext context(1);
+  module = load();
+  memory = allocate(4096);
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(nullptr) == CUDA_SUCCESS);
+
+  CHECK(cuModuleGetFunction(&add_one, module, "add_one") == CUDA_SUCCESS);
+  CHECK(cuModuleGetFunctionCount(&count, module) == CUDA_SUCCESS);
+  CHECK(count > 1);
+  CHECK(cuFuncGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, add_one) == CUDA_SUCCESS);
+  CHECK(threads > 0);
+  CHECK(cuFuncGetModule(&found, add_one) == CUDA_SUCCESS);
+  CHECK(found == module);
+  CHECK(cuMemGetAddressRange(&base, &bytes, memory + 3) == CUDA_SUCCESS);
+  CHECK(base == memory);
+  CHECK(bytes == 4096);
+  CHECK(cuMemAllocAsync(&ordered, 4096, stream) == CUDA_SUCCESS);
+  int device = -1;
+  CHECK(cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, ordered) == CUDA_SUCCESS);
+  CHECK(device == 1);
+  CHECK(cuMemGetAddressRange(&base, &bytes, ordered) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuMemFreeAsync(ordered, stream) == CUDA_SUCCESS);
+  CHECK(cuMemAllocAsync(&ordered, 4096, nullptr) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuMemAllocAsync(&ordered, 4096, CU_STREAM_PER_THREAD) == CUDA_ERROR_INVALID_CONTEXT);
+
+  // These mistakes come before the missing context.
+  CUmemoryPool pool = nullptr;
+  REQUIRE(cuDeviceGetDefaultMemPool(&pool, 1) == CUDA_SUCCESS);
+  CHECK(cuMemAllocFromPoolAsync(nullptr, 4, pool, stream) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemAllocFromPoolAsync(&ordered, 4, nullptr, stream) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemAllocFromPoolAsync(&ordered, 4, pool, stream) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuModuleGetGlobal(&base, &bytes, module, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuModuleGetGlobal(nullptr, nullptr, module, "counter") == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuModuleGetGlobal(&base, &bytes, module, "counter") == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuMemPrefetchAsync(memory, 4, CUmemLocation{CU_MEM_LOCATION_TYPE_DEVICE, 1}, 0, stream) ==
+        CUDA_ERROR_INVALID_VALUE);
+  CUlaunchConfig config{};
+  CHECK(cuLaunchKernelEx(&config, nullptr, nullptr, nullptr) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuLaunchKernelEx(&config, add_one, nullptr, nullptr) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuModuleUnload(module) == CUDA_ERROR_INVALID_CONTEXT);
+
+  // Calls about a stream or an event need no current context.
+  CUevent event = nullptr;
+  REQUIRE(cuCtxPushCurrent(context.handle) == CUDA_SUCCESS);
+  REQUIRE(cuEventCreate(&event, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(nullptr) == CUDA_SUCCESS);
+  CHECK(cuEventRecord(event, stream) == CUDA_SUCCESS);
+  CHECK(cuStreamWaitEvent(stream, event, 0) == CUDA_SUCCESS);
+  CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  CHECK(cuStreamSynchronize(nullptr) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuMemsetD8Async(memory, 1, 4, stream) == CUDA_ERROR_INVALID_CONTEXT);
+  REQUIRE(cuCtxPushCurrent(context.handle) == CUDA_SUCCESS);
+}
