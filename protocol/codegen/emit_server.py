@@ -1,4 +1,5 @@
-"""generated/server/: driver_table.{hpp,cpp}, custom.hpp, replay_<family>.{cpp}, replay_table.cpp."""
+"""generated/server/: driver_table.{hpp,cpp}, driver_table_entries.hpp, custom.hpp, replay_<family>.{cpp},
+replay_table.cpp."""
 
 import re
 
@@ -69,6 +70,26 @@ size_t load_driver_table(void* library, DriverTable& table) {{
   }}
   return found;
 }}
+
+}}  // namespace gpuwire::server
+"""
+
+
+def driver_table_entries_header(api):
+    rows = "".join(
+        since(f.since, f'  visit.template operator()<&DriverTable::{f.name}>("{f.name}");\n') for f in api.functions
+        if in_table(f))
+    return f"""{banner()}// The entries of the driver's table, for code that treats all of them alike.
+#pragma once
+
+#include "server/driver_table.hpp"
+
+namespace gpuwire::server {{
+
+// Calls visit<&DriverTable::NAME>("NAME") for each member of the table.
+template <class Visitor>
+void for_each_entry(Visitor&& visit) {{
+{rows}}}
 
 }}  // namespace gpuwire::server
 """

@@ -39,6 +39,7 @@ def outputs(api):
         "client/trace.cpp": emit_trace.source(),
         "server/driver_table.hpp": emit_server.driver_table_header(api),
         "server/driver_table.cpp": emit_server.driver_table_source(api),
+        "server/driver_table_entries.hpp": emit_server.driver_table_entries_header(api),
         "server/custom.hpp": emit_server.custom_header(api),
         "server/replay_functions.hpp": emit_server.replay_functions_header(api),
         "server/replay_table.cpp": emit_server.replay_table_source(api),

@@ -105,6 +105,16 @@ void bound_own_descriptors() {
   ::setrlimit(RLIMIT_NOFILE, &bound);
 }
 
+// Closes all descriptors above the broker's, except `kept`.
+void close_descriptors(int kept) {
+  unsigned first = ipc::kDescriptor + 1;
+  if (kept > ipc::kDescriptor) {
+    if (unsigned(kept) > first) ::close_range(first, unsigned(kept) - 1, 0);
+    first = unsigned(kept) + 1;
+  }
+  ::close_range(first, ~0u, 0);
+}
+
 }  // namespace
 
 // nvidia0, nvidiactl, nvidia-uvm, nvidia-caps/...
@@ -128,7 +138,7 @@ tl::expected<std::string, std::string> confine_process(const ConfinementRules& r
   bound_own_descriptors();
   bound_own_signals();
   set_kill_order(::getpid(), kKillOrderOfWorkers);
-  ::close_range(ipc::kDescriptor + 1, ~0u, 0);
+  close_descriptors(rules.kept_descriptor);
   // A terminal's Ctrl-C and a service manager's SIGTERM reach the whole group; the broker decides how sessions end. A
   // write beyond a file's bound is an error for its writer.
   for (int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP, SIGXFSZ}) std::signal(number, SIG_IGN);

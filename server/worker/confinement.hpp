@@ -31,6 +31,8 @@ struct ConfinementRules {
   std::vector<std::filesystem::path> read;
   // Writable folders. Missing ones are made, if possible.
   std::vector<std::filesystem::path> write;
+  // The descriptor of an open file that stays open besides the broker's channel; -1: none.
+  int kept_descriptor = -1;
 };
 
 // Returns the device files of NVIDIA's driver and, with `rdma`, of network cards. Called before confine_process(),
@@ -38,8 +40,9 @@ struct ConfinementRules {
 std::vector<std::filesystem::path> device_files(bool rdma = false);
 
 // Gives up privileges, root's capabilities, core files (they would hold the client's data), all descriptors but the
-// broker's, and all files but those of the rules. Precondition: no other thread exists. Until it has a session the
-// process dies with the broker. Returns the rules that the kernel cannot enforce, in one line, or an empty string.
+// broker's and the kept one, and all files but those of the rules. Precondition: no other thread exists. Until it has a
+// session the process dies with the broker. Returns the rules that the kernel cannot enforce, in one line, or an empty
+// string.
 tl::expected<std::string, std::string> confine_process(const ConfinementRules& rules);
 
 // Restricts all threads to the writable folders `write`. Called when the tenant is known. An error ends the session.

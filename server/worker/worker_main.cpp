@@ -41,6 +41,7 @@
 #include "server/worker/confinement.hpp"
 #include "server/driver/library/driver_library.hpp"
 #include "server/driver/driver_stack.hpp"
+#include "server/driver/trace/driver_trace.hpp"
 #include "server/worker/limits.hpp"
 #include "server/worker/session/reports.hpp"
 #include "server/worker/connection/resumption.hpp"
@@ -510,6 +511,13 @@ tl::expected<std::unique_ptr<ManagementView>, std::string> open_management_view(
   return view;
 }
 
+// Returns null unless the server's environment asks for a trace. The file is made before the confinement forbids it.
+tl::expected<std::unique_ptr<DriverTrace>, std::string> open_trace() {
+  const char* file = std::getenv(kDriverTraceVariable);
+  if (!file || !*file) return nullptr;
+  return DriverTrace::create(file);
+}
+
 int run(WorkerOptions options) {
   if (options.management) {
     options.driver.contexts = false;
@@ -518,7 +526,16 @@ int run(WorkerOptions options) {
   }
   ToBroker broker;
   const std::string machine = transport::this_machine();  // while it may be read
-  const ConfinementRules rules = confinement_rules(options);
+  auto trace = open_trace();
+  if (!trace) {
+    broker.failed(trace.error());
+    return 1;
+  }
+  ConfinementRules rules = confinement_rules(options);
+  if (*trace) {
+    options.driver.loaded = [&trace](DriverTable& table) { (*trace)->put_before(table); };
+    rules.kept_descriptor = (*trace)->descriptor();
+  }
   auto confined = confine_process(rules);
   if (!confined) {
     broker.failed("the process could not be confined: " + confined.error());

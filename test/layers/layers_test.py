@@ -33,7 +33,7 @@ ORDER = [{
 }, {
     "server/ipc": "broker worker keeper suspender auth web", "server/control/client": "broker tool web",
     "server/gate/page": "broker worker keeper", "server/ledger/page": "broker worker",
-    "server/driver/library": "worker suspender", "server/control/usage": "broker tool",
+    "server/driver/library": "worker suspender", "server/driver/trace": "worker", "server/control/usage": "broker tool",
 }, {
     "server/control/view": "broker tool web", "server/login": "auth", "server/keeper": "keeper",
     "server/suspender": "suspender",

@@ -94,7 +94,7 @@ std::string uuid_text(const DriverTable& driver, CUdevice device) {
 }
 
 tl::expected<DriverLibrary, DriverLibrary::OpenError> DriverLibrary::open_one(const std::string& library, bool software,
-                                                                              bool contexts) {
+                                                                              const DriverOptions& options) {
   DriverLibrary driver;
   driver.software_ = software;
   driver.handle_ = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -106,6 +106,7 @@ tl::expected<DriverLibrary, DriverLibrary::OpenError> DriverLibrary::open_one(co
   }
   DriverTable& table = *driver.table_;
   load_driver_table(driver.handle_, table);
+  if (options.loaded) options.loaded(table);
   auto failed = [&](const char* call, CUresult result) {
     std::string text = fmt::format("{} of {}: {}", call, library, describe_result(table, result));
     if (!software) text += fmt::format("; {}", what_to_do(result));
@@ -122,7 +123,7 @@ tl::expected<DriverLibrary, DriverLibrary::OpenError> DriverLibrary::open_one(co
   if (CUresult result = table.cuDriverGetVersion(&driver.version_)) return failed("cuDriverGetVersion", result);
   if (CUresult result = table.cuDeviceGetCount(&driver.device_count_)) return failed("cuDeviceGetCount", result);
   if (driver.device_count_ < 1) return failed("cuDeviceGetCount", CUDA_ERROR_NO_DEVICE);
-  if (CUresult result = contexts ? table.cuDevicePrimaryCtxRetain(&driver.primary_, 0) : CUDA_SUCCESS)
+  if (CUresult result = options.contexts ? table.cuDevicePrimaryCtxRetain(&driver.primary_, 0) : CUDA_SUCCESS)
     return failed("cuDevicePrimaryCtxRetain of device 0", result);
   driver.name_ = software ? "software device" : nvidia_name(driver.version_);
   return driver;
@@ -133,9 +134,9 @@ tl::expected<DriverLibrary, std::string> DriverLibrary::open(const DriverOptions
   if (options.software_memory_bytes)
     ::setenv(kSoftwareMemoryVariable, std::to_string(options.software_memory_bytes).c_str(), 1);
   auto text_of = [](const OpenError& error) { return error.text; };
-  auto software = [&] { return open_one(options.software_library, true, options.contexts); };
+  auto software = [&] { return open_one(options.software_library, true, options); };
   if (options.device == DeviceChoice::software) return software().map_error(text_of);
-  auto driver = open_one(options.nvidia_library, false, options.contexts);
+  auto driver = open_one(options.nvidia_library, false, options);
   if (driver || options.device == DeviceChoice::cuda) return std::move(driver).map_error(text_of);
   // With the software device programs would run a hundred times slower, without a visible reason.
   if (!driver.error().no_library && any_exists(options.nvidia_device_files))

@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,6 +27,8 @@ struct DriverOptions {
   // The device files of Linux, and of Linux inside Windows. If one exists, the kernel has an NVIDIA driver.
   std::vector<std::string> nvidia_device_files = {"/dev/nvidiactl", "/dev/dxg"};
   bool contexts = true;  // false: no device memory is allocated, and only facts can be queried
+  // Called with the functions of an opened library before the first of them is called, to put others before them.
+  std::function<void(DriverTable&)> loaded;
 };
 
 // An opened, initialised driver with at least one device. It retains the primary context of device 0 (unless
@@ -55,7 +58,8 @@ class DriverLibrary {
     std::string text;
     bool no_library = false;  // the library's file does not exist
   };
-  static tl::expected<DriverLibrary, OpenError> open_one(const std::string& library, bool software, bool contexts);
+  static tl::expected<DriverLibrary, OpenError> open_one(const std::string& library, bool software,
+                                                         const DriverOptions& options);
 
   void* handle_ = nullptr;
   std::unique_ptr<DriverTable> table_;
