@@ -317,6 +317,25 @@ class Automatic(SuspensionCase):
         program.end()
         other.end()
 
+    def test_a_tenants_suspended_sessions_have_no_more_than_its_part_of_the_servers_memory(self):
+        self.configure(self.SETTINGS + 'suspend_memory = "20MiB"\n')
+        first, second, other = self.begin(), self.begin(), self.begin("takes_memory")
+        for program in (first, second):
+            self.assertEqual(program.ask("work 1"), "right")
+        self.suspend(first)
+        self.await_refusal(second, "the tenant's suspend_memory is too small: ")
+        # No victim for an allocation, either.
+        size = f"take {(int(other.ask('free')) >> 20) + 8}"
+        self.assertEqual(other.ask(size), "cudaErrorMemoryAllocation")
+        self.assertEqual([line["session"] for line in self.events("suspended")], [first.session])
+        self.configure(self.SETTINGS + 'suspend_memory = "100MiB"\n')
+        wait_for_answer(lambda: other.ask(size), "taken", "an allocation")
+        self.assertEqual(other.ask("give"), "given")
+        for program in (first, second):
+            self.assertEqual(program.ask("work 2"), "right")
+            program.end()
+        other.end()
+
     def test_a_call_that_waits_for_its_memory_says_so_in_one_line(self):
         self.configure("")
         sleeper, other = self.begin(), self.begin("takes_memory")

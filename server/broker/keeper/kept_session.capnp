@@ -40,6 +40,8 @@ struct Session {
   suspension @31 :UInt8;        # SuspensionPhase
   suspendedBytes @32 :UInt64;   # of device memory with the host
   suspendedSinceNs @33 :Int64;  # since the epoch; 0: it is not suspended
+  returnedNs @34 :Int64;        # CLOCK_MONOTONIC, when its memory was last back on the GPU; 0: it has not returned
+  returnTookNs @35 :Int64;      # the duration of that return
 
   struct Device {
     index @0 :UInt32;           # of the server

@@ -60,7 +60,9 @@ KeptSession read(kept::Session::Reader root) {
                       .host_before_bytes = root.getHostBeforeBytes(),
                       .page_began_ns = root.getPageBeganNs(),
                       .lanes = root.getLanes(),
-                      .suspension = root.getSuspension()};
+                      .suspension = root.getSuspension(),
+                      .returned_ns = root.getReturnedNs(),
+                      .return_took_ns = root.getReturnTookNs()};
   for (auto device : root.getDevices()) {
     session.record.devices.push_back(device.getIndex());
     session.device_uuids.push_back(device.getUuid());
@@ -173,6 +175,8 @@ std::string encode(const KeptSession& session) {
   root.setPageBeganNs(session.page_began_ns);
   root.setLanes(session.lanes);
   root.setSuspension(session.suspension);
+  root.setReturnedNs(session.returned_ns);
+  root.setReturnTookNs(session.return_took_ns);
   root.setSuspendedBytes(record.suspended_bytes);
   root.setSuspendedSinceNs(to_ns(record.suspended_since));
   auto words = capnp::messageToFlatArray(message);

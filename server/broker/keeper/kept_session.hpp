@@ -31,6 +31,8 @@ struct KeptSession {
   int64_t page_began_ns = 0;       // CLOCK_MONOTONIC, when its page was made
   uint32_t lanes = 0;              // the session's share of its tenant's lanes
   uint8_t suspension = 0;          // SuspensionPhase
+  // CLOCK_MONOTONIC, when its memory was last back on the GPU, and the duration of that return; 0: it has not returned
+  int64_t returned_ns = 0, return_took_ns = 0;
 };
 
 // Returns the layout of the messages and pages that a broker and a worker share. A session with another one cannot

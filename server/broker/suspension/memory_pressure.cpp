@@ -89,7 +89,7 @@ std::map<scheduler::TenantId, scheduler::SuspensionTenant> MemoryPressure::tenan
   for (const Tenant& tenant : parts_.tenants.all())
     all[tenant.id] = {.held_bytes = parts_.memory.held_bytes(tenant.id, device),
                       .guaranteed_bytes = memory_on(tenant.settings, device).guaranteed_bytes,
-                      .host_room_bytes = UINT64_MAX};
+                      .host_room_bytes = parts_.suspensions.host_room(tenant.id)};
   return all;
 }
 
@@ -229,7 +229,8 @@ void MemoryPressure::suspend_idle() {
       continue;
     if (!parts_.memory.why_not_released(session).empty()) continue;
     const uint64_t room = parts_.suspensions.host_room();
-    if (why_not_by_idleness(suspendable(session, {}), {.host_room_bytes = room}, room) == Kind::none)
+    const uint64_t of_tenant = parts_.suspensions.host_room(session.tenant_id);
+    if (why_not_by_idleness(suspendable(session, {}), {.host_room_bytes = of_tenant}, room) == Kind::none)
       suspend(number, {}, {"its idle time", false});
   }
 }
@@ -247,7 +248,9 @@ void MemoryPressure::poll() {
   const auto waits = parts_.queue();
   std::vector<Asker> askers;
   for (SessionId number : parts_.suspensions.returns())
-    if (const SessionRecord* session = parts_.registry.find(number)) askers.push_back({session, nullptr});
+    if (const SessionRecord* session = parts_.registry.find(number);
+        session && parts_.suspensions.why_held(*session).empty())
+      askers.push_back({session, nullptr});
   for (const scheduler::MemoryWait& wait : waits)
     if (const SessionRecord* session = parts_.registry.find(wait.session)) askers.push_back({session, &wait});
   std::ranges::stable_sort(askers, {}, [](const Asker& asker) { return asker.session->service_class; });

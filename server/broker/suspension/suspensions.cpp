@@ -28,13 +28,13 @@ std::string mib(uint64_t bytes) { return fmt::format("{} MiB", (bytes + kMiB - 1
 
 // --- administrators ------------------------------------------------------------------------------------------------
 
-std::string Suspensions::why_not(const SessionRecord& session) const {
+std::string Suspensions::why_not(const SessionRecord& session, const SuspensionRequester& requester) const {
   if (session.management) return "it has no device memory: its program only queries NVML";
   if (session.state != SessionState::running && session.state != SessionState::detached)
     return fmt::format("it is {}", name_of(session.state));
   if (std::string why = parts_.mover.why_no_moves(); !why.empty()) return why;
   if (std::string why = parts_.memory.why_not_released(session); !why.empty()) return why;
-  return why_no_host_room(session);
+  return why_no_host_room(session, requester);
 }
 
 // A move takes the host's memory only as it is carried out, so the moves that are still to be done count.
@@ -48,12 +48,25 @@ Suspensions::OnHost Suspensions::on_host(std::optional<SessionId> but) const {
   return bytes;
 }
 
-std::string Suspensions::why_no_host_room(const SessionRecord& session) const {
+std::string Suspensions::why_no_host_room(const SessionRecord& session, const SuspensionRequester& requester) const {
   const uint64_t own = parts_.memory.releasable_bytes(session);
   const OnHost others = on_host(session.number);
+  const uint64_t tenant_max = tenant_memory_max(session.tenant_id);
   if (memory_max_bytes_ != 0 && own + others.all > memory_max_bytes_)
     return fmt::format("suspend_memory is too small: {} are needed, and suspended sessions have {} of {}", mib(own),
                        mib(others.all), mib(memory_max_bytes_));
+  if (const uint64_t tenants = host_bytes(session.tenant_id, session.number);
+      tenant_max != 0 && own + tenants > tenant_max)
+    return fmt::format(
+        "the tenant's suspend_memory is too small: {} are needed, and its suspended sessions have {} of {}", mib(own),
+        mib(tenants), mib(tenant_max));
+  const bool by_user_alone = requester.user && tenant_max == 0 && memory_max_bytes_ == 0 && parts_.users_memory_max;
+  const uint64_t users_max = by_user_alone ? parts_.users_memory_max() : 0;
+  if (users_max != 0 && own + others.all > users_max)
+    return fmt::format(
+        "the server has no suspend_memory, and without it users suspend at most {}: {} are needed, and "
+        "suspended sessions have {}",
+        mib(users_max), mib(own), mib(others.all));
   const uint64_t needed = own + others.moving;
   if (const uint64_t available = parts_.host_available(); available != 0 && needed > available)
     return fmt::format("the server's own memory is too small: {} are needed, and {} are free", mib(needed),
@@ -69,12 +82,17 @@ uint64_t Suspensions::host_room() const {
   return room;
 }
 
+uint64_t Suspensions::host_room(scheduler::TenantId tenant) const {
+  const uint64_t most = tenant_memory_max(tenant);
+  return most == 0 ? UINT64_MAX : scheduler::difference(most, host_bytes(tenant));
+}
+
 void Suspensions::suspend(SessionId number, const SuspensionRequester& requester, Done done) {
   const SessionRecord* session = parts_.registry.find(number);
   if (!session) return done(tl::unexpected(fmt::format("there is no session {}", uint64_t(number))));
   if (phase_of(number) == P::suspended) return done("already suspended");
   if (phase_of(number) == P::running)
-    if (std::string why = why_not(*session); !why.empty()) return done(tl::unexpected(std::move(why)));
+    if (std::string why = why_not(*session, requester); !why.empty()) return done(tl::unexpected(std::move(why)));
   auto& suspended = sessions_[number];
   if (!suspended) {
     suspended = std::make_unique<Suspended>(parts_.io);
@@ -93,14 +111,14 @@ void Suspensions::resume(SessionId number, Done done) {
                                      : fmt::format("there is no session {}", uint64_t(number))));
     case P::quiescing: return done(tl::unexpected(std::string("it is being suspended")));
     case P::lost: return done(tl::unexpected(std::string("it is ending")));
-    case P::awaiting_memory: return done(std::string(kWaits));
+    case P::awaiting_memory: return done(waits_text(number));
     case P::moving_out:
     case P::recalled:
     case P::suspended:
     case P::moving_in: break;
   }
   sessions_.at(number)->resumes.push_back(std::move(done));
-  happen(number, C::wanted);
+  want(number);
 }
 
 void Suspensions::answer(SessionId number, std::vector<Done> Suspended::*who, const Answer& what) {
@@ -109,10 +127,10 @@ void Suspensions::answer(SessionId number, std::vector<Done> Suspended::*who, co
   for (Done& done : std::exchange((*found->second).*who, {})) done(what);
 }
 
-uint64_t Suspensions::host_bytes(scheduler::TenantId tenant) const {
+uint64_t Suspensions::host_bytes(scheduler::TenantId tenant, std::optional<SessionId> but) const {
   uint64_t bytes = 0;
   for (const auto& [number, suspended] : sessions_)
-    if (suspended->tenant == tenant) bytes += suspended->host_bytes;
+    if (suspended->tenant == tenant && number != but) bytes += suspended->host_bytes;
   return bytes;
 }
 
@@ -136,6 +154,7 @@ void Suspensions::happen(SessionId number, SuspensionChange change, const std::s
   if (step.next != before) {
     uint64_t bytes = 0;
     if (step.action == A::release || step.action == A::try_later) bytes = parts_.memory.release_memory(*session);
+    if (step.action == A::finish) returned_[number] = {parts_.now(), parts_.now() - sessions_.at(number)->room_at};
     auto found = sessions_.find(number);
     parts_.registry.suspension(number, state_of(step.next), bytes,
                                found == sessions_.end() ? std::string() : found->second->requester.name);
@@ -149,6 +168,13 @@ void Suspensions::happen(SessionId number, SuspensionChange change, const std::s
     sessions_.erase(found);
 }
 
+// A session that moves out while it is wanted would return at once.
+void Suspensions::want(SessionId number) {
+  const SessionRecord* session = parts_.registry.find(number);
+  if (session && phase_of(number) == P::moving_out && !why_held(*session).empty()) sessions_.at(number)->wanted = true;
+  else happen(number, C::wanted);
+}
+
 void Suspensions::act(SessionId number, SuspensionAction action, const std::string& why) {
   const SessionRecord& session = *parts_.registry.find(number);
   switch (action) {
@@ -157,12 +183,14 @@ void Suspensions::act(SessionId number, SuspensionAction action, const std::stri
     case A::refuse: return answer(number, &Suspended::suspends, tl::unexpected(why));
     case A::order_out:
       sessions_.at(number)->answer_timer.cancel();
-      if (std::string full = why_no_host_room(session); !full.empty()) return happen(number, C::refused, full);
+      if (std::string full = why_no_host_room(session, sessions_.at(number)->requester); !full.empty())
+        return happen(number, C::refused, full);
       count_host(*sessions_.at(number), parts_.memory.releasable_bytes(session));
       moves_.push_back(number);
       return next_move();
     case A::stay:
       parts_.control.send(number, ipc::GoOn{});
+      sessions_.at(number)->wanted = false;
       sessions_.at(number)->answer_timer.cancel();
       count_host(*sessions_.at(number), 0);
       answer(number, &Suspended::suspends, tl::unexpected(why));
@@ -170,7 +198,10 @@ void Suspensions::act(SessionId number, SuspensionAction action, const std::stri
     case A::go_on: parts_.control.send(number, ipc::GoOn{}); return;
     case A::release: {
       offer(sessions_.at(number)->requester.returns);
-      return answer(number, &Suspended::suspends, "suspended, " + mib(session.suspended_bytes));
+      answer(number, &Suspended::suspends, "suspended, " + mib(session.suspended_bytes));
+      auto found = sessions_.find(number);
+      if (found != sessions_.end() && std::exchange(found->second->wanted, false)) want(number);
+      return;
     }
     case A::await:
       await_memory(number);
@@ -188,7 +219,6 @@ void Suspensions::act(SessionId number, SuspensionAction action, const std::stri
       return next_move();
     case A::finish:
       parts_.control.send(number, ipc::GoOn{});
-      returned_[number] = {parts_.now(), parts_.now() - sessions_.at(number)->room_at};
       sessions_.at(number)->notice_timer.cancel();
       count_host(*sessions_.at(number), 0);
       return answer(number, &Suspended::resumes, "resumed");
@@ -218,8 +248,14 @@ void Suspensions::ask_worker(SessionId number) {
 
 // --- memory --------------------------------------------------------------------------------------------------------
 
+std::string Suspensions::waits_text(SessionId number) const {
+  const SessionRecord* session = parts_.registry.find(number);
+  const std::string held = session ? why_held(*session) : std::string();
+  return held.empty() ? kWaits : "waits: " + held;
+}
+
 void Suspensions::answer_waiting(SessionId number) {
-  if (phase_of(number) == P::awaiting_memory) answer(number, &Suspended::resumes, kWaits);
+  if (phase_of(number) == P::awaiting_memory) answer(number, &Suspended::resumes, waits_text(number));
 }
 
 void Suspensions::await_memory(SessionId number) {
@@ -238,7 +274,7 @@ void Suspensions::poll_returns() {
   for (SessionId number : std::exchange(returns_, {})) {
     const SessionRecord* session = parts_.registry.find(number);
     if (!session || phase_of(number) != P::awaiting_memory) continue;
-    const bool may = !may_return_ || may_return_(*session);
+    const bool may = why_held(*session).empty() && (!may_return_ || may_return_(*session));
     if (may && parts_.memory.take_memory(*session)) happen(number, C::room);
     else returns_.push_back(number);
   }
@@ -311,7 +347,7 @@ bool Suspensions::on_message(const SessionRecord& session, ipc::Message& message
     return true;
   }
   if (std::holds_alternative<ipc::ReturnWanted>(message)) {
-    happen(session.number, C::wanted);
+    want(session.number);
     notify_later(session.number);
     return true;
   }
@@ -339,11 +375,13 @@ void Suspensions::notify(SessionId number) {
   if (!session || found == sessions_.end()) return;
   const P phase = found->second->phase;
   if (phase != P::recalled && phase != P::awaiting_memory && phase != P::moving_in) return;
-  const std::string size = size_text(found->second->host_bytes);
+  const std::string size = size_text(found->second->host_bytes), held = why_held(*session);
+  std::string text = fmt::format("resuming: {}", size);
+  if (phase == P::awaiting_memory)
+    text = held.empty() ? fmt::format("resuming: {}, others have the GPU", size)
+                        : fmt::format("resuming: {}, {}", size, held);
   // A session that is ending takes no message.
-  parts_.control.send(number,
-                      ipc::Warn{phase == P::awaiting_memory ? fmt::format("resuming: {}, others have the GPU", size)
-                                                            : fmt::format("resuming: {}", size)});
+  parts_.control.send(number, ipc::Warn{std::move(text)});
 }
 
 void Suspensions::ended(const SessionRecord& session) {
@@ -356,12 +394,19 @@ void Suspensions::ended(const SessionRecord& session) {
 
 void Suspensions::note(const SessionRecord& session, KeptSession& kept) const {
   kept.suspension = uint8_t(phase_of(session.number));
+  if (const auto last = last_return(session.number)) {
+    kept.returned_ns = last->at.count();
+    kept.return_took_ns = last->took.count();
+  }
 }
 
 // A worker that was only asked to rest repeats its answer, and is let go on.
 tl::expected<void, std::string> Suspensions::adopt(const SessionRecord& session, const KeptSession& kept, KeptEntry&) {
   const SuspensionPhase phase = kept.suspension < kSuspensionPhases ? SuspensionPhase(kept.suspension) : P::running;
   if (phase == P::lost) return tl::unexpected(std::string("its device memory is lost"));
+  if (kept.returned_ns > 0)
+    returned_[session.number] = {std::min(scheduler::Time(kept.returned_ns), parts_.now()),
+                                 scheduler::Duration(std::max<int64_t>(kept.return_took_ns, 0))};
   if (phase == P::running || phase == P::quiescing) return {};
   parts_.registry.restore_suspension(session.number, state_of(phase));
   auto& suspended = sessions_[session.number] = std::make_unique<Suspended>(parts_.io);

@@ -31,6 +31,11 @@ struct SuspensionParts {
   SuspensionMemory& memory;
   Mover& mover;
   std::function<uint64_t()> host_available;  // the machine's available memory; 0: unknown
+  // Returns the bound of host_bytes() of a tenant; 0: it has none. Without it no tenant has one.
+  std::function<uint64_t(scheduler::TenantId)> tenant_memory_max = {};
+  // Returns the bound of the memory of all sessions with the host for suspensions that users ask for, if neither the
+  // server nor the tenant has a bound; 0: none. Without it there is none.
+  std::function<uint64_t()> users_memory_max = {};
   // A tenant's memory with the host has changed (host_bytes()); may be empty.
   std::function<void(scheduler::TenantId)> host_changed = {};
   std::function<scheduler::Time()> now = [] { return std::chrono::steady_clock::now().time_since_epoch(); };
@@ -41,6 +46,7 @@ struct SuspensionRequester {
   std::string name = "an administrator";  // for the audit
   // It is a suspended session: sessions that wait for memory return before others get the released memory.
   bool returns = false;
+  bool user = false;  // the session's own user asks for it
 };
 
 // A session's last return to the device.
@@ -59,6 +65,10 @@ class Suspensions final : public SessionAttachments {
   // Decides whether a session that waits for memory may take it now; without it all may.
   void set_may_return(std::function<bool(const SessionRecord&)> may) { may_return_ = std::move(may); }
 
+  // Tells why a session must not return, because an administrator wants that; empty: it may. Without it all may.
+  void set_why_held(std::function<std::string(const SessionRecord&)> why) { why_held_ = std::move(why); }
+  std::string why_held(const SessionRecord& session) const { return why_held_ ? why_held_(session) : std::string(); }
+
   // The result in words, or the reason why not.
   using Answer = tl::expected<std::string, std::string>;
   using Done = std::function<void(const Answer&)>;
@@ -66,20 +76,23 @@ class Suspensions final : public SessionAttachments {
   void suspend(scheduler::SessionId session, Done done) { suspend(session, SuspensionRequester(), std::move(done)); }
   void suspend(scheduler::SessionId session, const SuspensionRequester& requester, Done done);
   void resume(scheduler::SessionId session, Done done);
-  // Returns the device memory of the tenant's sessions that is with the host, or on its way there or back.
-  uint64_t host_bytes(scheduler::TenantId tenant) const;
+  // Returns the device memory of the tenant's sessions, without session `but`, that is with the host, or on its way
+  // there or back.
+  uint64_t host_bytes(scheduler::TenantId tenant, std::optional<scheduler::SessionId> but = {}) const;
   // Sets the bound of the device memory of all sessions that is with the host, or on its way there; 0: the machine's
   // available memory alone bounds it. A lower bound brings no session back.
   void set_memory_max(uint64_t bytes) { memory_max_bytes_ = bytes; }
-  // Returns the bytes of device memory that may go to the host beyond those that are on their way there.
+  // Returns the bytes of device memory that may go to the host beyond those that are on their way there; the second
+  // one, the part of the tenant's bound that is left.
   uint64_t host_room() const;
+  uint64_t host_room(scheduler::TenantId tenant) const;
   // Returns why no session can be suspended now; empty: sessions can.
   std::string why_no_moves() const { return parts_.mover.why_no_moves(); }
 
   SuspensionPhase phase_of(scheduler::SessionId session) const;
   // The sessions that wait for memory to return, oldest first.
   const std::deque<scheduler::SessionId>& returns() const { return returns_; }
-  // Nothing: the session has not returned under this broker.
+  // Nothing: the session has not returned. A session of an earlier broker has its last return in its entry.
   std::optional<SessionReturn> last_return(scheduler::SessionId session) const;
 
   // Returns the handlers of the process's events.
@@ -105,6 +118,7 @@ class Suspensions final : public SessionAttachments {
     scheduler::TenantId tenant{};
     uint64_t host_bytes = 0;
     SuspensionRequester requester;
+    bool wanted = false;                     // while it moves out: its client has made a call, and it is held
     scheduler::Time room_at{};               // since then its memory has room on the device
     std::vector<Done> suspends, resumes;     // requesters that wait for an answer
     boost::asio::steady_timer answer_timer;  // of the worker
@@ -112,14 +126,19 @@ class Suspensions final : public SessionAttachments {
   };
   using SessionId = scheduler::SessionId;
 
-  std::string why_not(const SessionRecord& session) const;
+  std::string why_not(const SessionRecord& session, const SuspensionRequester& requester) const;
   // The bytes with the host, or on their way there; the second one: those that have not moved yet.
   struct OnHost {
     uint64_t all = 0, moving = 0;
   };
   OnHost on_host(std::optional<SessionId> but) const;
-  std::string why_no_host_room(const SessionRecord& session) const;
+  std::string why_no_host_room(const SessionRecord& session, const SuspensionRequester& requester) const;
+  uint64_t tenant_memory_max(scheduler::TenantId tenant) const {
+    return parts_.tenant_memory_max ? parts_.tenant_memory_max(tenant) : 0;
+  }
   void happen(SessionId session, SuspensionChange change, const std::string& why = {});
+  // Its memory is wanted on the device. A held session moves out first.
+  void want(SessionId session);
   void act(SessionId session, SuspensionAction action, const std::string& why);
   void ask_worker(SessionId session);
   void count_host(Suspended& suspended, uint64_t bytes);
@@ -132,6 +151,8 @@ class Suspensions final : public SessionAttachments {
   // Tells the client once that its call waits, if it does after a while.
   void notify_later(SessionId session);
   void notify(SessionId session);
+  // Returns the answer to those who resume a session that waits.
+  std::string waits_text(SessionId session) const;
   void await_memory(SessionId session);
   void poll_returns();
   void poll_returns_later();
@@ -142,6 +163,7 @@ class Suspensions final : public SessionAttachments {
   const SuspensionParts parts_;
   std::function<void()> return_waits_;
   std::function<bool(const SessionRecord&)> may_return_;
+  std::function<std::string(const SessionRecord&)> why_held_;
   uint64_t memory_max_bytes_ = 0;
   std::map<SessionId, std::unique_ptr<Suspended>> sessions_;  // those that are not simply running
   std::map<SessionId, SessionReturn> returned_;

@@ -260,6 +260,12 @@ int serve(const ServeOptions& options) {
                            .mover = suspender,
                            .host_available = &available_bytes,
                            .host_changed = [&](scheduler::TenantId tenant) { guard->suspended_changed(tenant); }});
+                           .tenant_memory_max =
+                               [&](scheduler::TenantId number) {
+                                 const Tenant* tenant = broker.tenants().find(number);
+                                 return tenant ? tenant->settings.suspend_memory_bytes : 0;
+                               },
+                           .users_memory_max = [&] { return host_bytes; },
   suspensions.set_memory_max(configuration->suspend_memory_bytes);
   broker.sessions().add_part(suspensions);
   HostGuard host_guard(io, broker.sessions(),

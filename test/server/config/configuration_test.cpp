@@ -102,6 +102,16 @@ TEST_CASE("the memory of suspended sessions has no bound unless the file has one
   CHECK(names(mistakes("[server]\nsuspend_memory = 256\n[tenants.anna]\n"), "2", "suspend_memory of [server]"));
 }
 
+TEST_CASE("the memory of a tenant's suspended sessions has a bound of its own if the file says so") {
+  auto configuration =
+      read("[defaults]\nsuspend_memory = \"64GiB\"\n[tenants.anna]\n[tenants.ben]\nsuspend_memory = 0\n");
+  REQUIRE(configuration);
+  CHECK(configuration->tenants[0].suspend_memory_bytes == 64 * kGiB);
+  CHECK(configuration->tenants[1].suspend_memory_bytes == 0);
+  CHECK(configuration->suspend_memory_bytes == 0);
+  CHECK(names(mistakes("[tenants.anna]\nsuspend_memory = \"much\"\n"), "2", "suspend_memory of [tenants.anna]"));
+}
+
 TEST_CASE("the server suspends no session of a tenant unless the file says so") {
   auto configuration = read(
       "[defaults]\nsuspend = \"pressure\"\n[tenants.anna]\nsuspend = \"idle\"\nsuspend_after = \"2min\"\n"

@@ -41,7 +41,9 @@ KeptSession a_session() {
           .ledger_slot = 7,
           .host_before_bytes = 123,
           .page_began_ns = 456,
-          .lanes = 4};
+          .lanes = 4,
+          .returned_ns = 789,
+          .return_took_ns = 12};
 }
 
 }  // namespace
@@ -77,6 +79,8 @@ TEST_CASE("what a broker notes of a session is what the next one reads") {
   CHECK(after->host_before_bytes == before.host_before_bytes);
   CHECK(after->page_began_ns == before.page_began_ns);
   CHECK(after->lanes == before.lanes);
+  CHECK(after->returned_ns == before.returned_ns);
+  CHECK(after->return_took_ns == before.return_took_ns);
   CHECK(after->queue_round == before.queue_round);
 }
 

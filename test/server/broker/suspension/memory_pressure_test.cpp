@@ -112,13 +112,15 @@ struct PressureFixture {
   std::map<SessionId, std::optional<Duration>> idle;
   std::vector<MemoryWait> queue;
   unsigned queue_changes = 0;
-  Suspensions suspensions{{.io = io,
-                           .registry = registry,
-                           .control = control,
-                           .memory = memory,
-                           .mover = mover,
-                           .host_available = [this] { return available; },
-                           .now = [this] { return now; }}};
+  Suspensions suspensions{
+      {.io = io,
+       .registry = registry,
+       .control = control,
+       .memory = memory,
+       .mover = mover,
+       .host_available = [this] { return available; },
+       .tenant_memory_max = [this](TenantId tenant) { return tenants.find(tenant)->settings.suspend_memory_bytes; },
+       .now = [this] { return now; }}};
   SuspenderProcess::Events suspender = suspensions.mover_events();
   MemoryPressure pressure{{.io = io,
                            .registry = registry,
@@ -312,6 +314,37 @@ TEST_CASE("the sessions of a tenant that wants it are suspended when they have b
   CHECK_FALSE(f.is_away(other));
   f.suspensions.set_memory_max(15 * kMiB);
   f.idle[first] = 10min;
+  f.poll();
+  CHECK(f.control.quiesced.empty());
+}
+
+TEST_CASE("a tenant whose suspended sessions have all of its suspend_memory has no victim") {
+  TenantConfiguration anna = tenant_of("anna", Suspend::idle);
+  anna.suspend_memory_bytes = 40 * kMiB;
+  PressureFixture f({anna, tenant_of("ben"), tenant_of("carl")});
+  const SessionId first = f.begin("anna", 30);
+  f.suspensions.suspend(first, [](const auto&) {});
+  f.settle();
+  REQUIRE(f.is_away(first));
+  const SessionId second = f.begin("anna", 60), other = f.begin("ben", 30);
+  f.poll();
+  CHECK(f.control.quiesced.empty());  // its idle time is no reason, either
+  f.wait("carl", 20);
+  f.poll();
+  CHECK(f.control.quiesced == PressureFixture::Asked{other});
+  f.settle();
+  CHECK(f.queue.empty());
+  CHECK_FALSE(f.is_away(second));
+}
+
+TEST_CASE("the memory of a drained GPU is freed for no session that returns") {
+  PressureFixture f;
+  const SessionId first = f.begin("anna", 60);
+  f.suspensions.suspend(first, [](const auto&) {});
+  f.settle();
+  f.begin("ben", 60);
+  f.suspensions.set_why_held([](const SessionRecord&) { return std::string("GPU 0 is drained"); });
+  f.call(first);
   f.poll();
   CHECK(f.control.quiesced.empty());
 }

@@ -46,7 +46,7 @@ struct SuspensionFixture {
   TestMemory memory;
   TestMover mover;
   TestControl control;
-  uint64_t available = 0;
+  uint64_t available = 0, tenant_max = 0, users_max = 0;
   std::string events;
   gpuwire::scheduler::Time now{};
   Suspensions suspensions{{.io = io,
@@ -55,6 +55,8 @@ struct SuspensionFixture {
                            .memory = memory,
                            .mover = mover,
                            .host_available = [this] { return available; },
+                           .tenant_memory_max = [this](gpuwire::scheduler::TenantId) { return tenant_max; },
+                           .users_memory_max = [this] { return users_max; },
                            .now = [this] { return now; }}};
   SuspenderProcess::Events suspender = suspensions.mover_events();
   SessionId session = begin();
@@ -197,6 +199,64 @@ TEST_CASE("suspended sessions together do not have more than the configured memo
   CHECK(f.mover.orders.size() == 3);
 }
 
+TEST_CASE("suspended sessions of a tenant together do not have more than the tenant's part of the configured memory") {
+  SuspensionFixture f;
+  const SessionId other = f.begin();
+  f.tenant_max = (10 << 20) - 1;
+  CHECK(f.suspensions.host_room({}) == (10 << 20) - 1);
+  f.rest();
+  CHECK(f.suspensions.host_room({}) == (5 << 20) - 1);
+  f.suspensions.suspend(other, f.hear());
+  CHECK(f.said ==
+        "suspended, 5 MiB; no: the tenant's suspend_memory is too small: 5 MiB are needed, and its suspended sessions "
+        "have 5 MiB of 10 MiB; ");
+  f.tenant_max = 0;
+  CHECK(f.suspensions.host_room({}) == UINT64_MAX);
+  f.suspensions.suspend(other, f.hear());
+  CHECK(f.control.sent == "quiesce quiesce ");
+}
+
+TEST_CASE("without a configured bound users suspend less than administrators") {
+  SuspensionFixture f;
+  const SuspensionRequester user{.name = "its user", .user = true};
+  f.users_max = 4 << 20;
+  f.suspensions.suspend(f.session, user, f.hear());
+  CHECK(f.said ==
+        "no: the server has no suspend_memory, and without it users suspend at most 4 MiB: 5 MiB are needed, and "
+        "suspended sessions have 0 MiB; ");
+  f.suspensions.set_memory_max(8 << 20);
+  f.suspensions.suspend(f.session, user, f.hear());
+  CHECK(f.control.sent == "quiesce ");
+  SuspensionFixture other;
+  other.users_max = 4 << 20;
+  other.rest();
+  CHECK(other.said == "suspended, 5 MiB; ");
+}
+
+TEST_CASE("a session that an administrator holds moves out first, and returns when it is held no more") {
+  SuspensionFixture f;
+  std::string held;
+  f.suspensions.set_why_held([&](const SessionRecord&) { return held; });
+  f.suspend();
+  f.report(ipc::Quiet{});
+  held = "GPU 0 is drained";
+  f.report(ipc::ReturnWanted{});  // while it moves
+  f.moved(ipc::MoveResult::done);
+  CHECK(f.said == "suspended, 5 MiB; ");
+  CHECK(f.state() == SuspensionState::resuming);
+  CHECK(f.mover.orders.size() == 1);
+  CHECK(f.memory.taken == 0);
+  f.resume();
+  CHECK(f.said == "suspended, 5 MiB; waits: GPU 0 is drained; ");
+  f.await([&] { return !f.control.warned.empty(); });
+  CHECK(f.control.warned == "resuming: 5 MiB, GPU 0 is drained; ");
+  held.clear();
+  f.await([&] { return f.mover.orders.size() == 2; });
+  CHECK(f.mover.orders[1].resume);
+  f.moved(ipc::MoveResult::done);
+  CHECK(f.state() == SuspensionState::none);
+}
+
 TEST_CASE("a worker that does not answer is let go on, and may rest later without harm") {
   SuspensionFixture f;
   f.suspend();
@@ -315,6 +375,27 @@ TEST_CASE("the duration of a return is that from the room for its memory to the 
   REQUIRE(f.suspensions.last_return(f.session));
   CHECK(f.suspensions.last_return(f.session)->at == seconds(63));
   CHECK(f.suspensions.last_return(f.session)->took == seconds(3));
+}
+
+TEST_CASE("the next broker knows a session's last return") {
+  SuspensionFixture f;
+  using std::chrono::seconds;
+  f.now = seconds(100);
+  f.rest();
+  f.resume();
+  f.now += seconds(3);
+  const int noted = f.control.noted;
+  f.moved(ipc::MoveResult::done);
+  CHECK(f.control.noted > noted);
+  KeptSession kept;
+  f.suspensions.note(*f.registry.find(f.session), kept);
+  SuspensionFixture next;
+  next.now = seconds(110);
+  KeptEntry entry;
+  REQUIRE(next.suspensions.adopt(*next.registry.find(next.session), kept, entry));
+  REQUIRE(next.suspensions.last_return(next.session));
+  CHECK(next.suspensions.last_return(next.session)->at == seconds(103));
+  CHECK(next.suspensions.last_return(next.session)->took == seconds(3));
 }
 
 TEST_CASE(
