@@ -32,6 +32,8 @@ constexpr Shipped kShipped[] = {
     {"info", Package::client, "show a server's devices, versions, round-trip time and bandwidth"},
     {"queue", Package::client, "show your programs on a server: which run, which wait, and for what", "info"},
     {"end", Package::client, "end programs of your own that run or wait at a server", "info"},
+    {"suspend", Package::client, "move the GPU memory of your own idle programs to the server's own memory", "info"},
+    {"resume", Package::client, "move the GPU memory of your own suspended programs back", "info"},
     {"tenant-top", Package::client, "", "info"},
     {"tenant-usage", Package::client, "", "info"},
     {"serve", Package::server, "offer this machine's GPUs to clients"},

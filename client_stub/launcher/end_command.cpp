@@ -14,11 +14,11 @@
 
 #include <fmt/format.h>
 
+#include "client_stub/launcher/own_programs.hpp"
 #include "client_stub/launcher/session_options.hpp"
 #include "client_stub/session/ask.hpp"
 #include "client_stub/session/printable.hpp"
 #include "command_line/command_line.hpp"
-#include "protocol/units/json.hpp"
 #include "protocol/wire/questions.hpp"
 
 namespace gpuwire::launcher {
@@ -45,84 +45,20 @@ constexpr const char* kEndFooter =
 // The largest number of sessions in one query.
 constexpr size_t kSessionsAtOnce = 8;
 
-struct Program {
-  std::string server;
-  uint64_t session = 0;
-  std::string name, host, state;
-};
-
 int fail(const std::string& error) {
   std::fprintf(stderr, "gpuwire end: %s\n", client::printable(error).c_str());
   return 1;
 }
 
-std::string text_of(const nlohmann::json& object, const char* key) {
-  auto found = object.find(key);
-  return found != object.end() && found->is_string() ? client::printable(found->get<std::string>()) : std::string();
-}
-
-// Returns the caller's user of the tenant; empty: no particular user, who may end all of the tenant's programs. Returns
-// nothing after it has printed an error.
-std::optional<std::string> own_user(const std::string& server) {
-  std::string answer, error;
-  if (client::ask_server(server, "me json", answer, error) != CUDA_SUCCESS) return fail(error), std::nullopt;
-  const auto me = parse_json(answer);
-  if (!me.is_object()) return fail(server + ": the server's answer cannot be read"), std::nullopt;
-  return text_of(me, "user");
-}
-
-// Returns false after it has printed an error.
-bool add_programs(const std::string& server, std::vector<Program>& programs) {
-  std::string answer, error;
-  const std::optional<std::string> user = own_user(server);
-  if (!user) return false;
-  if (client::ask_server(server, "queue json", answer, error) != CUDA_SUCCESS) return fail(error), false;
-  const auto sessions = parse_json(answer);
-  if (!sessions.is_array()) return fail(server + ": the server's list of programs cannot be read"), false;
-  for (const auto& one : sessions) {
-    if (!one.is_object() || !one.contains("id") || !one["id"].is_number_unsigned()) continue;
-    if (!user->empty() && text_of(one, "user") != *user) continue;
-    programs.push_back({.server = server,
-                        .session = one["id"].get<uint64_t>(),
-                        .name = text_of(one, "program"),
-                        .host = text_of(one, "host"),
-                        .state = text_of(one, "state")});
-  }
-  return true;
-}
-
-std::string line_of(const Program& program) {
+std::string line_of(const OwnProgram& program) {
   return fmt::format("session {}: {}{}, {}, at {}", program.session, program.name.empty() ? "a program" : program.name,
                      program.host.empty() ? "" : " on " + program.host, program.state, program.server);
 }
 
-int not_there(uint64_t session) {
-  return fail(fmt::format("no program that you may end has the number {} (gpuwire ps shows yours)", session));
-}
+int not_there(uint64_t session) { return fail(no_own_program(session, "end")); }
 
-// Returns an empty list after it has printed an error.
-std::vector<Program> chosen(const std::vector<Program>& programs, const std::vector<uint64_t>& sessions) {
-  std::vector<Program> found;
-  for (uint64_t session : sessions) {
-    std::vector<Program> same;
-    std::copy_if(programs.begin(), programs.end(), std::back_inserter(same),
-                 [&](const Program& one) { return one.session == session; });
-    if (same.empty()) {
-      not_there(session);
-      return {};
-    }
-    if (same.size() > 1) {
-      fail(fmt::format("{} is at {} and at {}: name one of them with --server", session, same[0].server,
-                       same[1].server));
-      return {};
-    }
-    found.push_back(std::move(same.front()));
-  }
-  return found;
-}
-
-bool confirmed(const std::vector<Program>& programs) {
-  for (const Program& program : programs) std::fprintf(stderr, "%s\n", line_of(program).c_str());
+bool confirmed(const std::vector<OwnProgram>& programs) {
+  for (const OwnProgram& program : programs) std::fprintf(stderr, "%s\n", line_of(program).c_str());
   std::fprintf(stderr, "End %s? [y/N] ", programs.size() == 1 ? "it" : "them");
   char answer[16] = "";
   return std::fgets(answer, sizeof answer, stdin) && (answer[0] == 'y' || answer[0] == 'Y');
@@ -157,9 +93,9 @@ int end_at(const std::string& server, std::span<const uint64_t> sessions) {
   return code;
 }
 
-int end_programs(const std::vector<Program>& programs) {
+int end_programs(const std::vector<OwnProgram>& programs) {
   std::map<std::string, std::vector<uint64_t>> by_server;
-  for (const Program& program : programs) by_server[program.server].push_back(program.session);
+  for (const OwnProgram& program : programs) by_server[program.server].push_back(program.session);
   int code = 0;
   for (const auto& [server, sessions] : by_server) code = std::max(code, end_at(server, sessions));
   return code;
@@ -190,15 +126,18 @@ int end_command(int argc, char** argv) {
   const std::vector<std::string> servers = named_servers();
   // The server decides whose programs these are.
   if (yes && !all && servers.size() == 1) return end_at(servers.front(), sessions);
-  std::vector<Program> programs;
+  std::vector<OwnProgram> programs;
   for (const std::string& server : servers)
-    if (!add_programs(server, programs)) return 1;
+    if (auto added = add_own_programs(server, programs); !added) return fail(added.error());
   if (all && programs.empty()) {
     std::puts("no program that you may end runs or waits");
     return 0;
   }
-  if (!all) programs = chosen(programs, sessions);
-  if (programs.empty()) return 1;
+  if (!all) {
+    auto found = chosen_programs(programs, sessions, "end");
+    if (!found) return fail(found.error());
+    programs = std::move(*found);
+  }
   if (!yes && !confirmed(programs)) return fail("nothing was ended");
   return end_programs(programs);
 }

@@ -9,6 +9,7 @@
 #include "client_stub/launcher/commands.hpp"
 #include "client_stub/launcher/end_command.hpp"
 #include "client_stub/launcher/info.hpp"
+#include "client_stub/launcher/move_command.hpp"
 #include "client_stub/launcher/session_options.hpp"
 #include "client_stub/session/ask.hpp"
 #include "client_stub/session/borrowed_session.hpp"
@@ -78,9 +79,12 @@ std::string gpuwire::client::session_library() {
 
 // Links with other names execute other commands, because each copy would contain the C++ library again.
 int main(int argc, char** argv) {
-  if (argc > 0 && std::string_view(argv[0]).ends_with("gpuwire-end")) return gpuwire::launcher::end_command(argc, argv);
+  const std::string_view name = argc > 0 ? argv[0] : "";
+  if (name.ends_with("gpuwire-end")) return gpuwire::launcher::end_command(argc, argv);
+  if (name.ends_with("gpuwire-suspend")) return gpuwire::launcher::suspend_command(argc, argv);
+  if (name.ends_with("gpuwire-resume")) return gpuwire::launcher::resume_command(argc, argv);
   for (std::string_view view : {"queue", "tenant-top", "tenant-usage"}) {
-    if (argc > 0 && std::string_view(argv[0]).ends_with("gpuwire-" + std::string(view)))
+    if (name.ends_with("gpuwire-" + std::string(view)))
       return gpuwire::launcher::ask_command(view.substr(view.find('-') + 1), argc, argv);
   }
   gpuwire::launcher::InfoOptions options;

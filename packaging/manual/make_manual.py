@@ -11,7 +11,7 @@ import markdown_page
 import roff
 
 # `top` and `usage` are in both packages, and the server's package depends on the client's.
-CLIENT = ("run", "shell", "env", "attach", "detach", "info", "queue", "end", "top", "usage")
+CLIENT = ("run", "shell", "env", "attach", "detach", "info", "queue", "end", "suspend", "resume", "top", "usage")
 # The documents that describe a file: page, package, text of NAME.
 CONFIGURATIONS = {
     "gpuwire-server.toml": ("docs/configuration.md", "server", "the configuration of a gpuwire server"),

@@ -22,8 +22,8 @@ struct Login {
                                 # - "usage-since", the format, a day such as 2026-11-23, and optionally "tenant" or "user"
                                 # - "usage-by-user", the format, and optionally a day
                                 # - "check text": would a program with these gpus and memoryBytes start now?
-                                # - "end text" and at most 32 numbers of sessions of the tenant, which are to end
-                                # docs/wire_protocol.md specifies the answers of the last two
+                                # - "end text", "suspend text" or "resume text" and at most 32 numbers of sessions of the tenant, which are to end or to move
+                                # docs/wire_protocol.md specifies the answers of the last four
   tokenName @10 :Text;          # instead of a token, without TLS: the first 16 hexadecimal digits of the token's SHA-256. The server answers with a challenge
   tokenNonce @11 :Data;         # with tokenName: 32 random bytes
   sealedToken @12 :Data;        # in a second Login, which answers the challenge and has no other field: the sealed token (docs/wire_protocol.md)

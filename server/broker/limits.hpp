@@ -12,6 +12,10 @@ inline constexpr size_t kQueryAnswerBytesMax = 512 << 10;  // the answer to a te
 // A tenant's query budget: the burst, and the time for one more answer.
 inline constexpr unsigned kQueriesAtOnce = 40;
 inline constexpr uint32_t kQueryRefillMs = 50;
+// Queries of a tenant that wait for moves of memory; and the interval at which their clients, which give up after 20 s
+// without a message, are told that the answer follows.
+inline constexpr size_t kQueriesWaitingPerTenantMax = 32;
+inline constexpr uint32_t kQueryNotifyMs = 5000;
 inline constexpr size_t kLoginBacklogMax =
     256;  // messages that the login process has not read; further connections are refused
 inline constexpr uint32_t kLoginLivedMs = 1000;      // a login process that lived this long is restarted at once

@@ -53,3 +53,5 @@ struct ControlSources {
 };
 
 }  // namespace gpuwire::server
+  // As suspend(), for the session's own user.
+  std::function<void(uint64_t session, Moved)> suspend_for_user;

@@ -256,8 +256,6 @@ void Site::act(Action action, const Request& request, Done done) {
         [action, request, ticket, session = *session, done = std::move(done)](const SeenOrRefusal& seen) {
           if (!seen && seen.error().signed_out) return done(signed_out(request));
           if (!seen) return done(message(503, "No answer", seen.error().why));
-          if (action != Action::end && !seen->visitor.may_move())
-            return done(message(403, "Not done", "Not done: only an administrator suspends and resumes sessions."));
           for (const SessionMetrics& one : seen->snapshot.sessions) {
             if (one.id != session) continue;
             Reply reply;

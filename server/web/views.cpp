@@ -61,7 +61,7 @@ Html end_link(const Visitor& visitor, const SessionMetrics& session) {
 
 // Sessions that run, with or without a connection, have memory to move.
 Html move_link(const Visitor& visitor, const SessionMetrics& session) {
-  if (!visitor.may_move()) return "";
+  if (!visitor.may_end(session)) return "";
   if (session.suspension == "suspended") return " " + action_link("resume", "Resume", session);
   if (!session.suspension.empty() || (session.state != "running" && session.state != "detached")) return "";
   return " " + action_link("suspend", "Suspend", session);

@@ -33,7 +33,6 @@ struct Visitor {
   bool administrator() const { return tenant.empty(); }
   // Whether the page offers to end the session; the server decides.
   bool may_end(const SessionMetrics& session) const { return user.empty() || session.user == user; }
-  bool may_move() const { return administrator(); }
 };
 
 struct UseRow {

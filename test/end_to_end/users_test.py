@@ -93,9 +93,9 @@ class Users(unittest.TestCase):
             os.symlink(self.path("bundles", user), os.path.join(home, "gpuwire"))
         return {**os.environ, "XDG_CONFIG_HOME": home}
 
-    def program(self, user):
-        """Starts a program that works until its standard input closes."""
-        line = command(self.address, "neighbour")
+    def program(self, user, name="neighbour"):
+        """Starts a program; the usual one works until its standard input closes."""
+        line = command(self.address, name)
         at = line.index("--server")
         started = subprocess.Popen(line[:at] + line[at + 2:], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True, env=self.environment(user))
@@ -275,6 +275,50 @@ class Users(unittest.TestCase):
         self.works(ben)
         self.assertEqual(self.class_of("ben"), "interactive")
         self.passes(ben)
+
+    def test_a_user_suspends_and_resumes_their_own_idle_programs_alone(self):
+        self.make_users("anna", "ben")
+        self.configure("")
+        self.start()
+        anna, ben = self.program("anna", "works_again"), self.program("ben", "works_again")
+        for program in (anna, ben):
+            self.assertEqual(program.stdout.readline(), "ready\n", self.log()[-6000:])
+        annas, bens = self.session("anna")["id"], self.session("ben")["id"]
+
+        def asks(user, *words):
+            return subprocess.run([GPUWIRE, *words], capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS,
+                                  env=self.environment(user))
+
+        for verb in ("suspend", "resume"):
+            for options in ((str(annas),), (str(annas), str(annas + 100))):
+                ran = asks("ben", verb, *options)
+                self.assertEqual((ran.returncode, ran.stdout), (1, ""))
+                self.assertIn(f"gpuwire {verb}: no program that you may {verb} has the number {annas} ", ran.stderr)
+        ran = asks("ben", "resume", str(bens))
+        self.assertEqual((ran.returncode, ran.stdout), (1, f"session {bens}: not done: it is not suspended\n"))
+        self.assertIn("no program that you may resume is suspended", asks("ben", "resume").stderr)
+        # Its last call may still be ending.
+        wait_until(lambda: asks("ben", "suspend", str(bens)).returncode == 0, RUN_LIMIT_SECONDS, "ben's suspension")
+        self.assertEqual((self.session("ben")["state"], self.session("anna")["state"]), ("suspended", "running"))
+        ran = asks("ben", "suspend", str(bens))
+        self.assertEqual((ran.returncode, ran.stdout), (0, f"session {bens}: already suspended\n"), ran.stderr)
+        # Without a number the user's only program is meant.
+        self.assertEqual(self.own("ben", "resume"), f"session {bens}: resumed\n")
+        wait_until(lambda: asks("anna", "suspend").returncode == 0, RUN_LIMIT_SECONDS, "anna's suspension")
+        self.assertEqual(self.session("anna")["state"], "suspended")
+        self.assertEqual(self.own("anna", "suspend", "--all"), "no program that you may suspend runs\n")
+        for program in (anna, ben):
+            program.stdin.write("work 7\n")
+            program.stdin.flush()
+            self.assertEqual(program.stdout.readline(), "right\n")
+            self.passes(program)
+        with open(self.audit, encoding="utf-8") as lines:
+            events = [json.loads(line) for line in lines]
+        for event, users in (("suspend_asked", {"anna", "ben"}), ("resume_asked", {"ben"})):
+            asked = [one for one in events if one["event"] == event]
+            self.assertEqual({one["user"] for one in asked}, users)
+            self.assertTrue(all(("result" in one) != ("reason" in one) and one["peer"] for one in asked), asked)
+        self.assertEqual({one["for"] for one in events if one["event"] == "suspended"}, {"its user"})
 
     def test_a_user_ends_their_own_programs_alone(self):
         self.make_users("anna", "ben")

@@ -21,8 +21,8 @@ import debian_tools  # noqa: E402
 BUILD = os.environ["GPUWIRE_BUILD"]
 SHARE = os.path.join(BUILD, "share")
 PAGES = sorted(glob.glob(os.path.join(SHARE, "*", "man", "man?", "*")))
-COMMANDS = ("run", "shell", "env", "attach", "detach", "info", "queue", "end", "serve", "admin", "top", "status",
-            "usage", "metrics")
+COMMANDS = ("run", "shell", "env", "attach", "detach", "info", "queue", "end", "suspend", "resume", "serve", "admin",
+            "top", "status", "usage", "metrics")
 
 
 def described(command):

@@ -31,7 +31,8 @@ ConnectionManager::ConnectionManager(boost::asio::io_context& io, std::string lo
               .passed = [this](ipc::Passed said) { passed(std::move(said)); },
               .turned_away = [this](const ipc::TurnedAway& refusal) { notify(refusal); },
               .identity_read = [this](const std::string& error) { identity_read(error); },
-              .started = [this] { send_identity(); }}) {}
+              .started = [this] { send_identity(); }}),
+      query_timer_(io) {}
 
 ConnectionManager::~ConnectionManager() = default;
 
@@ -247,10 +248,36 @@ void ConnectionManager::queried(const ipc::Login& request) {
     notify({request.peer, "query", why, request.tenant, request.credential, 0});
     return login_.refused(request.connection, why);
   }
-  auto answer = query_ ? query_(wish_of(request), request.query)
-                       : tl::expected<std::string, std::string>(tl::unexpect, "this server does not answer queries");
-  if (answer && answer->size() <= kQueryAnswerBytesMax) login_.told(request.connection, *answer);
-  else login_.refused(request.connection, answer ? "the answer is too long" : answer.error());
+  QueryAnswer answer = query_ ? query_(wish_of(request), request.query)
+                              : QueryResult(tl::unexpect, "this server does not answer queries");
+  const ipc::ConnectionId connection = request.connection;
+  if (!answer.later) return answer_query(connection, answer.now);
+  const auto waiting =
+      std::ranges::count(queries_, request.tenant, &std::pair<const ipc::ConnectionId, std::string>::second);
+  if (size_t(waiting) >= kQueriesWaitingPerTenantMax)
+    return login_.refused(connection, fmt::format("{} questions of the tenant wait for their answers; try again",
+                                                  kQueriesWaitingPerTenantMax));
+  queries_[connection] = request.tenant;
+  answer.later(lifetime_.guard([this, connection](const QueryResult& result) {
+    if (queries_.erase(connection)) answer_query(connection, result);
+  }));
+  keep_queries_waiting();
+}
+
+void ConnectionManager::answer_query(ipc::ConnectionId connection, const QueryResult& result) {
+  if (result && result->size() <= kQueryAnswerBytesMax) login_.told(connection, *result);
+  else login_.refused(connection, result ? "the answer is too long" : result.error());
+}
+
+void ConnectionManager::keep_queries_waiting() {
+  if (queries_.empty() || std::exchange(query_timer_runs_, true)) return;
+  query_timer_.expires_after(std::chrono::milliseconds(kQueryNotifyMs));
+  query_timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
+    query_timer_runs_ = false;
+    if (error) return;
+    for (const auto& [connection, tenant] : queries_) login_.answer_follows(connection);
+    keep_queries_waiting();
+  }));
 }
 
 // Neither the queue nor quotas apply: the session keeps its resources. Its worker verifies that this is its own client.
@@ -295,6 +322,7 @@ void ConnectionManager::answered(ipc::ConnectionId connection, const AdmissionAn
 void ConnectionManager::gone(ipc::ConnectionId connection, const std::string& why) {
   auto found = connections_.find(connection);
   if (found != connections_.end()) parts_.sessions.cancel(found->second, why);
+  queries_.erase(connection);  // what was asked for goes on
   forget(connection);
 }
 

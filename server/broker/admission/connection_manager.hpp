@@ -11,12 +11,15 @@
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <tl/expected.hpp>
 
+#include "server/base/lifetime.hpp"
 #include "server/broker/admission/admission.hpp"
 #include "server/broker/admission/listener.hpp"
 #include "server/broker/admission/identity_watch.hpp"
 #include "server/broker/admission/login_process.hpp"
+#include "server/broker/admission/query_answer.hpp"
 #include "server/broker/admission/query_budget.hpp"
 #include "server/broker/limits.hpp"
 #include "server/broker/session/sessions.hpp"
@@ -79,8 +82,7 @@ class ConnectionManager {
   using RefusalObserver = std::function<void(const ipc::TurnedAway& refusal)>;
   // Answers a tenant's queries (Login::query); an error is a refusal. `asking`: the caller, and the request that its
   // program would make. Set before the first connection.
-  using Query =
-      std::function<tl::expected<std::string, std::string>(const LoginRequest& asking, const std::string& query)>;
+  using Query = std::function<QueryAnswer(const LoginRequest& asking, const std::string& query)>;
   // QueryBudget bounds the rate of answers.
   void set_query(Query query, QueryBudget budget = QueryBudget()) {
     query_ = std::move(query);
@@ -104,6 +106,9 @@ class ConnectionManager {
   std::string why_revoked(const std::string& credential) const;
   void requested_again(const ipc::Login& request);
   void queried(const ipc::Login& request);
+  void answer_query(ipc::ConnectionId connection, const QueryResult& result);
+  // The broker's thread is free while queries wait for their answers; their clients must not give up meanwhile.
+  void keep_queries_waiting();
   bool refused_as_revoked(const ipc::Login& request);
   void notify(ipc::TurnedAway refusal);
   void forget(ipc::ConnectionId connection);
@@ -128,6 +133,9 @@ class ConnectionManager {
   std::vector<RefusalObserver> refusal_observers_;
   Query query_;
   QueryBudget query_budget_;
+  std::map<ipc::ConnectionId, std::string> queries_;  // that wait for their answers, with their tenants
+  boost::asio::steady_timer query_timer_;
+  bool query_timer_runs_ = false;
   struct Told {
     std::chrono::steady_clock::time_point since;
     uint32_t told = 0, untold = 0;  // since then
@@ -135,6 +143,7 @@ class ConnectionManager {
   std::map<std::string, Told> notified_;  // by kind of refusal
   LineBudget logged_of_address_{
       {.at_once = kLoginAuditsOfAddressAtOnce, .refill = std::chrono::milliseconds(kLoginAuditsOfAddressRefillMs)}};
+  Lifetime lifetime_;
 };
 
 }  // namespace gpuwire::server

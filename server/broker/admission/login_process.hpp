@@ -47,6 +47,8 @@ class LoginProcess {
   void queued(ipc::Queued place);
   void admitted(ipc::ConnectionId connection);
   void refused(ipc::ConnectionId connection, const std::string& reason);
+  // Sends an empty part of an answer to a query, so that its client goes on waiting.
+  void answer_follows(ipc::ConnectionId connection) { send(ipc::Told{connection, {}, false}); }
   // Sends the whole answer to a query.
   void told(ipc::ConnectionId connection, const std::string& text);
 

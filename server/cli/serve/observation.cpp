@@ -8,10 +8,17 @@
 #include <spdlog/spdlog.h>
 
 #include "server/cli/serve/serve_options.hpp"
+#include "server/control/client/limits.hpp"
 #include "server/control/client/socket_path.hpp"
 #include "server/identity/identity_directory.hpp"
+#include "server/log/escape.hpp"
 
 namespace gpuwire::server {
+namespace {
+
+const SuspensionRequester kByUser{.name = "its user", .user = true};
+
+}  // namespace
 
 Observation::Observation(boost::asio::io_context& io, Broker& broker, Suspensions& suspensions, AuditLog audit_log,
                          Reload reload)
@@ -29,7 +36,15 @@ Observation::Observation(boost::asio::io_context& io, Broker& broker, Suspension
       answers_({.snapshot = [this] { return snapshot(); },
                 .preview = [&broker](const LoginRequest& asking) { return broker.admission().preview(asking); },
                 .end_session = [this](const LoginRequest& asking,
-                                      uint64_t session) { return end_own_session(asking, session); }}),
+                                      uint64_t session) { return end_own_session(asking, session); },
+                .suspend =
+                    [this](const LoginRequest& asking, uint64_t session, ControlSources::Moved done) {
+                      return move_own_session(asking, session, true, std::move(done));
+                    },
+                .resume =
+                    [this](const LoginRequest& asking, uint64_t session, ControlSources::Moved done) {
+                      return move_own_session(asking, session, false, std::move(done));
+                    }}),
       control_(io, sources(std::move(reload))) {
   broker.sessions().add_part(monitor_);
   if (!audit_log_.file().empty()) answers_.read_usage(audit_log_.file().string());
@@ -183,6 +198,10 @@ ControlSources Observation::sources(Reload reload) {
           [this](uint64_t session, ControlSources::Moved done) {
             suspensions_.resume(scheduler::SessionId(session), std::move(done));
           },
+      .suspend_for_user =
+          [this](uint64_t session, ControlSources::Moved done) {
+            suspensions_.suspend(scheduler::SessionId(session), kByUser, std::move(done));
+          },
       .sessions_of = [this](const std::string& tenant) { return sessions_of(tenant); },
       .web_code = [this] { return make_web_code(); },
       .tenants_of_user = [this](uid_t uid) { return tenants_of_user(uid); },
@@ -221,15 +240,35 @@ std::optional<size_t> Observation::end_tenant(const std::string& tenant, const s
       *sessions, [&](uint64_t session) { return broker_.sessions().stop(scheduler::SessionId(session), reason); }));
 }
 
-bool Observation::end_own_session(const LoginRequest& asking, uint64_t number) {
+bool Observation::is_own(const LoginRequest& asking, uint64_t number) const {
   const SessionRecord* session = broker_.registry().find(scheduler::SessionId(number));
   if (!session || session->tenant != asking.tenant || session->management) return false;
-  if (!asking.user.empty() && session->user != asking.user) return false;
+  return asking.user.empty() || session->user == asking.user;
+}
+
+bool Observation::end_own_session(const LoginRequest& asking, uint64_t number) {
+  if (!is_own(asking, number)) return false;
   const std::string reason = fmt::format("ended by gpuwire end on {}", asking.host.empty() ? asking.peer : asking.host);
   if (!broker_.sessions().stop(scheduler::SessionId(number), reason)) return false;
   LogFields fields{{"session", number}, {"tenant", asking.tenant}, {"peer", asking.peer}, {"reason", reason}};
   if (!asking.user.empty()) fields["user"] = asking.user;
   audit_log_.write("end_asked", fields);
+  return true;
+}
+
+bool Observation::move_own_session(const LoginRequest& asking, uint64_t number, bool suspend,
+                                   ControlSources::Moved done) {
+  if (!is_own(asking, number)) return false;
+  LogFields fields{{"session", number}, {"tenant", asking.tenant}, {"peer", asking.peer}};
+  if (!asking.user.empty()) fields["user"] = asking.user;
+  auto moved = [this, fields, suspend, done = std::move(done)](const tl::expected<std::string, std::string>& result) {
+    LogFields line = fields;
+    line[result ? "result" : "reason"] = escaped(result ? *result : result.error()).substr(0, kControlReasonBytesMax);
+    audit_log_.write(suspend ? "suspend_asked" : "resume_asked", line);
+    done(result);
+  };
+  if (suspend) suspensions_.suspend(scheduler::SessionId(number), kByUser, std::move(moved));
+  else suspensions_.resume(scheduler::SessionId(number), std::move(moved));
   return true;
 }
 

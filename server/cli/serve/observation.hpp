@@ -59,8 +59,11 @@ class Observation {
   ControlSources sources(Reload reload);
   std::vector<std::string> tenants_of_user(uid_t user) const;
   std::optional<size_t> revoked(const std::string& directory, const std::string& identity);
-  // Answers a query of a caller who has logged in as a tenant.
+  // Whether the session belongs to a caller who has logged in as a tenant.
+  bool is_own(const LoginRequest& asking, uint64_t session) const;
+  // These answer queries of such a caller.
   bool end_own_session(const LoginRequest& asking, uint64_t session);
+  bool move_own_session(const LoginRequest& asking, uint64_t session, bool suspend, ControlSources::Moved done);
   std::optional<std::vector<uint64_t>> sessions_of(const std::string& tenant) const;
   std::optional<size_t> end_tenant(const std::string& tenant, const std::string& reason);
   tl::expected<void, std::string> open_control_socket(const Configuration& configuration);

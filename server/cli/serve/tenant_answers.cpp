@@ -4,15 +4,20 @@
 #include <charconv>
 #include <chrono>
 #include <fstream>
+#include <memory>
 #include <sstream>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "protocol/units/json.hpp"
 #include "protocol/wire/questions.hpp"
 #include "server/cli/serve/start_offer.hpp"
+#include "server/control/client/limits.hpp"
 #include "server/control/view/metrics_view.hpp"
 #include "server/control/requests.hpp"
+#include "server/log/escape.hpp"
 
 namespace gpuwire::server {
 namespace {
@@ -24,6 +29,38 @@ std::string joined(const std::vector<std::string>& lines) {
   for (const std::string& line : lines) text += line + "\n";
   return text;
 }
+
+// The error: these are no numbers, or too many.
+tl::expected<std::vector<uint64_t>, std::string> sessions_in(std::istream& words) {
+  std::vector<uint64_t> sessions;
+  for (std::string word; words >> word;) {
+    uint64_t session = 0;
+    const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), session);
+    if (error != std::errc() || rest != word.data() + word.size() || sessions.size() == kSessionsNamedMax)
+      return tl::unexpected(fmt::format("a question names sessions by their numbers, {} at most", kSessionsNamedMax));
+    sessions.push_back(session);
+  }
+  return sessions;
+}
+
+// The lines about all sessions of one query. The last holder gives the answer.
+class MoveLines {
+ public:
+  explicit MoveLines(QueryAnswer::Take take) : take_(std::move(take)) {}
+  MoveLines(const MoveLines&) = delete;
+  MoveLines& operator=(const MoveLines&) = delete;
+  ~MoveLines() { take_(lines_); }
+
+  // `text`: perhaps a worker's own words.
+  void add(const char* word, uint64_t session, const std::string& text = {}) {
+    lines_ += fmt::format("{} {}{}{}\n", word, session, text.empty() ? "" : " ",
+                          escaped(text).substr(0, kControlReasonBytesMax));
+  }
+
+ private:
+  const QueryAnswer::Take take_;
+  std::string lines_;
+};
 
 std::string indented(const Json& json) { return dump_json(json, 2, true, JsonErrorHandler::replace) + "\n"; }
 
@@ -54,11 +91,19 @@ void TenantAnswers::note(std::string_view event, const LogFields& fields) {
   if (!fields.contains("management") && fields.contains("seconds")) run_times_.add(fields["seconds"].get<double>());
 }
 
-tl::expected<std::string, std::string> TenantAnswers::answer(const LoginRequest& asking, const std::string& query) {
-  const std::string& tenant = asking.tenant;
+QueryAnswer TenantAnswers::answer(const LoginRequest& asking, const std::string& query) {
   std::istringstream words(query);
-  std::string view, format, width, order;
+  std::string view, format;
   words >> view >> format;
+  if (view == "suspend" && format == "text") return move(asking, words, sources_.suspend);
+  if (view == "resume" && format == "text") return move(asking, words, sources_.resume);
+  return answer_now(asking, view, format, words);
+}
+
+QueryResult TenantAnswers::answer_now(const LoginRequest& asking, const std::string& view, const std::string& format,
+                                      std::istream& words) {
+  const std::string& tenant = asking.tenant;
+  std::string width, order;
   if (view == "check" && format == "text") return check(asking);
   if (view == "end" && format == "text") return end(asking, words);
   words >> width >> order;
@@ -129,19 +174,27 @@ void TenantAnswers::add_starts(Snapshot& snapshot, const AwaitedGpus& awaited_gp
   }
 }
 
-tl::expected<std::string, std::string> TenantAnswers::end(const LoginRequest& asking, std::istream& words) {
-  std::vector<uint64_t> sessions;
-  for (std::string word; words >> word;) {
-    uint64_t session = 0;
-    const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), session);
-    if (error != std::errc() || rest != word.data() + word.size() || sessions.size() == kSessionsEndedMax)
-      return tl::unexpected(fmt::format("a question ends sessions by their numbers, {} at most", kSessionsEndedMax));
-    sessions.push_back(session);
-  }
+QueryResult TenantAnswers::end(const LoginRequest& asking, std::istream& words) {
+  const auto sessions = sessions_in(words);
+  if (!sessions) return tl::unexpected(sessions.error());
   std::string told;
-  for (uint64_t session : sessions)
+  for (uint64_t session : *sessions)
     told += fmt::format("{} {}\n", sources_.end_session(asking, session) ? "ended" : "unknown", session);
   return told;
+}
+
+QueryAnswer TenantAnswers::move(const LoginRequest& asking, std::istream& words, const TenantSources::Move& move) {
+  auto sessions = sessions_in(words);
+  if (!sessions) return QueryResult(tl::unexpect, sessions.error());
+  return QueryAnswer([asking, move, sessions = std::move(*sessions)](const QueryAnswer::Take& take) {
+    auto all = std::make_shared<MoveLines>(take);
+    for (uint64_t session : sessions) {
+      const bool own = move(asking, session, [all, session](const tl::expected<std::string, std::string>& result) {
+        all->add(result ? "done" : "stays", session, result ? *result : result.error());
+      });
+      if (!own) all->add("unknown", session);
+    }
+  });
 }
 
 }  // namespace gpuwire::server

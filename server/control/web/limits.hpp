@@ -21,8 +21,8 @@ inline constexpr size_t kWebRequestBytesMax = 4096;  // one line from gpuwire-we
 inline constexpr std::chrono::milliseconds kWebFreshTime{400};
 inline constexpr std::chrono::seconds kWebHistoryFreshTime{30};
 inline constexpr size_t kWebEndedMax = 100;  // ended sessions in a view
-// Reasons for which sessions were not suspended or resumed: how long an administrator sees each, and of how many
-// sessions at once.
+// Reasons for which sessions were not suspended or resumed: how long a visitor sees each, and of how many sessions at
+// once.
 inline constexpr std::chrono::minutes kWebMoveFailureTime{1};
 inline constexpr size_t kWebMoveFailuresMax = 64;
 

@@ -66,7 +66,9 @@ Json WebAnswers::answer(std::string_view line) {
   if (!visitor) return signed_out();
   if (command == "view") return view(request, *visitor);
   if (command == "end") return end(request, *visitor);
-  if (command == "suspend") return move(request, *visitor, {"suspend", "suspend_asked", sources_.suspend});
+  if (command == "suspend")
+    return move(request, *visitor,
+                {"suspend", "suspend_asked", visitor->administrator() ? sources_.suspend : sources_.suspend_for_user});
   if (command == "resume") return move(request, *visitor, {"resume", "resume_asked", sources_.resume});
   if (command != "sign_out") return failed_answer("there is no such command");
   sign_ins_.sign_out(ticket);
@@ -184,7 +186,7 @@ Json WebAnswers::view(const Json& request, const WebVisitor& visitor) {
   if (!sources_.snapshot) return failed_answer("the server is not ready");
   Json answer = about(visitor);
   Snapshot shown = snapshot();
-  if (visitor.administrator()) add_move_failures(shown);
+  add_move_failures(shown, visitor);
   if (!visitor.administrator()) shown = own_snapshot(std::move(shown), {visitor.tenant}, visitor.user);
   if (shown.sessions.size() > kSessionsShownMax) {
     shown.server.sessions_left_out = shown.sessions.size() - kSessionsShownMax;
@@ -221,13 +223,22 @@ Json WebAnswers::move(const Json& request, const WebVisitor& visitor, const Move
   if (number == request.end() || !number->is_number_unsigned())
     return failed_answer(fmt::format("{} needs a session's number", move.word));
   const auto id = number->get<uint64_t>();
-  if (!visitor.administrator()) return failed_answer("only an administrator suspends and resumes sessions");
   if (!move.begin) return failed_answer("this server cannot suspend sessions");
+  LogFields fields{{"session", id}, {"by", "web page"}};
+  if (!visitor.administrator()) {
+    const Snapshot now = sources_.snapshot();  // fresh, as for end()
+    auto session = std::ranges::find(now.sessions, id, &SessionMetrics::id);
+    if (session == now.sessions.end() || !may_end(visitor, *session))
+      return failed_answer(fmt::format("there is no session {}", id));
+    fields["tenant"] = visitor.tenant;
+    if (!visitor.user.empty()) fields["user"] = visitor.user;
+  }
   move_failures_.erase(id);
-  move.begin(id, lifetime_.guard([this, id, word = move.word, event = move.event](const auto& result) {
+  move.begin(id, lifetime_.guard([this, id, fields, word = move.word, event = move.event](const auto& result) {
     const std::string text = escaped(result ? *result : result.error()).substr(0, kControlReasonBytesMax);
-    if (sources_.audit)
-      sources_.audit(event, {{"session", id}, {"by", "web page"}, {result ? "result" : "reason", text}});
+    LogFields line = fields;
+    line[result ? "result" : "reason"] = text;
+    if (sources_.audit) sources_.audit(event, line);
     if (!result) note_move_failure(id, fmt::format("{}: not done: {}", word, text));
     snapshot_.reset();
   }));
@@ -241,8 +252,9 @@ void WebAnswers::note_move_failure(uint64_t session, std::string why) {
   if (move_failures_.size() < kWebMoveFailuresMax) move_failures_[session] = {now, std::move(why)};
 }
 
-void WebAnswers::add_move_failures(Snapshot& shown) const {
+void WebAnswers::add_move_failures(Snapshot& shown, const WebVisitor& visitor) const {
   for (SessionMetrics& session : shown.sessions) {
+    if (!may_end(visitor, session)) continue;
     auto found = move_failures_.find(session.id);
     if (found == move_failures_.end() || clock_() - found->second.first >= kWebMoveFailureTime) continue;
     if (session.warning.empty()) session.warning = found->second.second;

@@ -23,7 +23,7 @@ namespace gpuwire::server {
 class WebAnswers {
  public:
   using Clock = SignIns::Clock;
-  // `sources`: snapshot, end_session, suspend, resume and audit are used.
+  // `sources`: snapshot, end_session, suspend, suspend_for_user, resume and audit are used.
   WebAnswers(ControlSources sources, WebCredentials credentials, Clock clock = &std::chrono::steady_clock::now);
 
   // `line` comes from a process that talks to strangers. Returns {"ok":true,...} or {"ok":false,"error":"one line"};
@@ -56,7 +56,8 @@ class WebAnswers {
   };
   Json move(const Json& request, const WebVisitor& visitor, const Move& move);
   void note_move_failure(uint64_t session, std::string why);
-  void add_move_failures(Snapshot& shown) const;
+  // Adds them to the sessions that the visitor may move.
+  void add_move_failures(Snapshot& shown, const WebVisitor& visitor) const;
   const Snapshot& snapshot();
   const Past& past();
   Json use(bool month, const WebVisitor& visitor);

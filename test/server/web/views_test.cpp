@@ -104,7 +104,7 @@ TEST_CASE("each running session has its link to end it, and each waiting one its
   }
 }
 
-TEST_CASE("an administrator has a link to suspend each running session, and to resume each suspended one") {
+TEST_CASE("whoever may end a session has a link to suspend it if it runs, and to resume it if it is suspended") {
   Snapshot snapshot = sample_snapshot();
   snapshot.sessions.resize(1);
   SessionMetrics& session = snapshot.sessions[0];
@@ -115,12 +115,13 @@ TEST_CASE("an administrator has a link to suspend each running session, and to r
   };
   session.state = "running", session.suspension = "";
   CHECK(links({}) == std::pair(size_t(1), size_t(0)));
-  CHECK(links({session.tenant}) == std::pair(size_t(0), size_t(0)));
+  CHECK(links({session.tenant}) == std::pair(size_t(1), size_t(0)));
+  CHECK(links({session.tenant, "nobody"}) == std::pair(size_t(0), size_t(0)));
   session.state = session.suspension = "suspended";
   CHECK(links({}) == std::pair(size_t(0), size_t(1)));
   session.state = "detached";
   CHECK(links({}) == std::pair(size_t(0), size_t(1)));
-  CHECK(links({session.tenant}) == std::pair(size_t(0), size_t(0)));
+  CHECK(links({session.tenant}) == std::pair(size_t(0), size_t(1)));
   for (const char* moving : {"suspending", "resuming"}) {
     session.state = session.suspension = moving;
     CHECK(links({}) == std::pair(size_t(0), size_t(0)));

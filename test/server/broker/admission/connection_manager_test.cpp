@@ -2,6 +2,8 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <thread>
+#include <vector>
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>
@@ -284,6 +286,45 @@ TEST_CASE("a client is refused in words when its session's worker reads none of 
   CHECK(told(broker, anna, identity) ==
         "the session's worker accepts no connections: too many are waiting for it, and it reads none");
   CHECK(session_of(broker) == "anna by token");
+}
+
+TEST_CASE("an answer that takes time comes later, and only so many of a tenant's queries wait for theirs") {
+  Lab lab;
+  std::string anna = lab.token("anna"), ben = lab.token("ben");
+  RunningBroker broker(1, lab.configuration());
+  REQUIRE(broker.port() != 0);
+  std::vector<server::QueryAnswer::Take> waiting;
+  broker.act([&](Broker& of) {
+    of.connections().set_query([&](const server::LoginRequest&, const std::string& query) {
+      if (query != "suspend text 1") return server::QueryAnswer(std::string("now"));
+      return server::QueryAnswer([&](server::QueryAnswer::Take take) { waiting.push_back(std::move(take)); });
+    });
+  });
+  std::vector<WireClient> clients(server::kQueriesWaitingPerTenantMax);
+  std::string text;
+  for (WireClient& client : clients) {
+    REQUIRE(client.connect(broker.port()));
+    REQUIRE(client.ask(text, anna, {}, "suspend text 1"));
+  }
+  const auto all_wait = [&] {
+    size_t count = 0;
+    broker.act([&](Broker&) { count = waiting.size(); });
+    return count == clients.size();
+  };
+  while (!all_wait()) std::this_thread::yield();
+  CHECK(told(broker, anna, {}, "suspend text 1") == "32 questions of the tenant wait for their answers; try again");
+  CHECK(told(broker, anna, {}, "queue text") == "told");
+  WireClient other;
+  REQUIRE(other.connect(broker.port()));
+  REQUIRE(other.ask(text, ben, {}, "suspend text 1"));
+  while (all_wait()) std::this_thread::yield();
+  clients.front().close();  // its answer is dropped
+  broker.act([&](Broker&) {
+    for (auto& take : waiting) take(std::string("done 1 suspended\n"));
+  });
+  for (size_t i = 1; i < clients.size(); ++i) CHECK(clients[i].answer(text) == "told");
+  CHECK(other.answer(text) == "told");
+  CHECK(told(broker, anna, {}, "queue text") == "told");
 }
 
 TEST_CASE("a tenant that asks all the time is refused in one line, and others and its own programs are served") {

@@ -26,6 +26,8 @@ struct Page {
            },
        .suspend = [this](uint64_t session, const ControlSources::Moved& done) { move("suspend", session, done); },
        .resume = [this](uint64_t session, const ControlSources::Moved& done) { move("resume", session, done); },
+       .suspend_for_user = [this](uint64_t session,
+                                  const ControlSources::Moved& done) { move("own suspend", session, done); },
        .audit =
            [this](std::string_view event, const LogFields& fields) {
              done.emplace_back(event);
@@ -101,25 +103,33 @@ TEST_CASE("a tenant ends its own sessions and no other's, and an administrator a
                                               number + ": ended on the web page by the administrator", "end_asked"});
 }
 
-TEST_CASE("an administrator suspends and resumes any session, and nobody else does") {
+TEST_CASE("an administrator suspends and resumes any session, and a tenant its own") {
   Page page;
-  const std::string alice = page.ticket("alice"), root = page.administrator();
+  const std::string alice = page.ticket("alice"), mallory = page.ticket("mallory"), root = page.administrator();
   const uint64_t session = session_of("alice");
   page.done.clear();
-  for (const char* command : {"suspend", "resume"}) {
-    CHECK(page.ask({{"command", command}, {"ticket", alice}, {"session", session}})["ok"] == false);
+  for (const std::string command : {"suspend", "resume"}) {
+    CHECK(page.ask({{"command", command}, {"ticket", mallory}, {"session", session}})["error"] ==
+          fmt::format("there is no session {}", session));
     CHECK(page.ask({{"command", command}, {"ticket", root}, {"session", "3"}})["ok"] == false);
     CHECK(page.done.empty());
     CHECK(page.ask({{"command", command}, {"ticket", root}, {"session", session}})["ok"] == true);
     CHECK(page.done == std::vector<std::string>{fmt::format("{} {}", command, session)});
     page.moved(std::string("suspended, 12 MiB"));
-    CHECK(page.done.back() == std::string(command) + "_asked");
+    CHECK(page.done.back() == command + "_asked");
     CHECK(page.audited == LogFields{{"session", session}, {"by", "web page"}, {"result", "suspended, 12 MiB"}});
+    page.done.clear();
+    CHECK(page.ask({{"command", command}, {"ticket", alice}, {"session", session}})["ok"] == true);
+    CHECK(page.done ==
+          std::vector<std::string>{fmt::format("{}{} {}", command == "suspend" ? "own " : "", command, session)});
+    page.moved(tl::unexpected(std::string("it is ending")));
+    CHECK(page.audited ==
+          LogFields{{"session", session}, {"by", "web page"}, {"tenant", "alice"}, {"reason", "it is ending"}});
     page.done.clear();
   }
 }
 
-TEST_CASE("administrators see for a minute why a session was not suspended, and tenants do not") {
+TEST_CASE("whoever may suspend a session sees for a minute why it was not suspended") {
   Page page;
   for (SessionMetrics& one : page.snapshot.sessions) one.warning.clear();
   const std::string alice = page.ticket("alice"), root = page.administrator();
@@ -135,9 +145,10 @@ TEST_CASE("administrators see for a minute why a session was not suspended, and 
   CHECK(warning(root).empty());
   page.moved(tl::unexpected(std::string("its program has work\n on the GPU")));
   CHECK(warning(root) == "suspend: not done: its program has work\\x0a on the GPU");
-  CHECK(warning(alice).empty());
+  CHECK(warning(alice) == "suspend: not done: its program has work\\x0a on the GPU");
   page.now += std::chrono::minutes(1);
   CHECK(warning(root).empty());
+  CHECK(warning(alice).empty());
 }
 
 TEST_CASE("a move that is over after the page is nobody's") {
