@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "scheduler/placement_state.hpp"
 
@@ -33,6 +34,19 @@ std::vector<DeviceIndex> Placement::State::possible(const PlacementRequest& requ
   std::vector<DeviceIndex> found = allowed(request);
   std::erase_if(found, [&](DeviceIndex device) { return most(request, device) < request.memory_bytes; });
   return found;
+}
+
+std::vector<DeviceIndex> Placement::State::usable(const PlacementRequest& request) const {
+  std::vector<DeviceIndex> found = possible(request);
+  std::erase_if(found, [&](DeviceIndex device) { return is_drained(device); });
+  return found;
+}
+
+std::string Placement::State::why_drained(const PlacementRequest& request) const {
+  std::vector<DeviceIndex> found = possible(request);
+  std::erase_if(found, [&](DeviceIndex device) { return !is_drained(device); });
+  if (found.size() == 1) return fmt::format("GPU {} is drained", found.front());
+  return fmt::format("the GPUs {} are drained", fmt::join(found, ", "));
 }
 
 std::string Placement::State::never(const PlacementRequest& request) const {
@@ -74,7 +88,7 @@ std::map<TenantId, size_t> Placement::State::sessions_by_tenant() const {
 // Returns the reason with the whole reserved and guaranteed memory, used or not: values that are constant while
 // programs run.
 std::string Placement::State::why_no_memory(const PlacementRequest& request) const {
-  const std::vector<DeviceIndex> among = possible(request);
+  const std::vector<DeviceIndex> among = usable(request);
   const auto within =
       std::count_if(among.begin(), among.end(), [&](DeviceIndex device) { return user_has_room(request, device); });
   if (size_t(within) < request.gpus)
@@ -117,9 +131,11 @@ std::variant<Placed, Placement::State::Obstacle> Placement::State::place(const W
     return Obstacle{fmt::format("the user has reached the limit of sessions ({})", request.user_sessions_max), true};
   if (why_held)
     if (std::string why = why_held(request.session); !why.empty()) return Obstacle{why, true};
+  const std::vector<DeviceIndex> among = usable(request);
+  if (among.size() < request.gpus) return Obstacle{.why = why_drained(request), .own = true};
   std::vector<DeviceIndex> candidates;
   size_t memory = 0, sessions = 0, both = 0, memory_not_owed = 0, sessions_not_owed = 0;
-  for (const DeviceIndex device : possible(request)) {
+  for (const DeviceIndex device : among) {
     const bool has = has_memory(request, device), room = has_session(device);
     const uint8_t blocked = owed[device] & takes(request, device);
     memory += has;
@@ -160,7 +176,7 @@ void Placement::State::walk(Visit&& visit) const {
     // Devices that one gang lends are not kept for the next gang instead.
     const bool gang = queue[i].request.gpus > 1, lends_too = gang && shares_a_device(queue[i].request, lent);
     Needs& of = obstacle && (lends_too || may_be_overtaken(queue[i])) ? wanted : owed;
-    for (const DeviceIndex device : possible(queue[i].request)) {
+    for (const DeviceIndex device : usable(queue[i].request)) {
       of[device] |= obstacle ? obstacle->lacks : kEverything;
       lent[device] = lent[device] || (obstacle && gang && lends(queue[i]));
     }
@@ -254,6 +270,8 @@ void Placement::set_memory(Memory memory) { state_->memory = std::move(memory); 
 void Placement::set_places(Places places) { state_->places = std::move(places); }
 
 void Placement::set_held(Held held) { state_->why_held = std::move(held); }
+
+void Placement::set_drained(Drained drained) { state_->drained = std::move(drained); }
 
 void Placement::set_sessions_max(unsigned sessions_max) {
   for (Device& device : state_->devices) device.sessions_max = sessions_max;

@@ -110,6 +110,10 @@ class Placement {
   // session holds up no other one.
   using Held = std::function<std::string(SessionId)>;
   void set_held(Held held);
+  // Tells whether a device is drained: then no session begins on it. A session that finds too few other devices waits,
+  // and holds up no other one. Without it none is. Call start_waiting() after a change.
+  using Drained = std::function<bool(DeviceIndex)>;
+  void set_drained(Drained drained);
   // Sets the bound of all devices; running sessions continue.
   void set_sessions_max(unsigned sessions_max);
 

@@ -81,7 +81,7 @@ bool Placement::State::waits_for_own(const PlacementRequest& request) const {
 }
 
 bool Placement::State::beyond_own_limit(const PlacementRequest& request) const {
-  const std::vector<DeviceIndex> among = possible(request);
+  const std::vector<DeviceIndex> among = usable(request);
   const auto within_limit = std::count_if(among.begin(), among.end(), [&](DeviceIndex device) {
     return difference(most(request.tenant, device), held(request.tenant, device)) >= request.memory_bytes &&
            user_has_room(request, device);

@@ -67,6 +67,7 @@ struct Placement::State {
   Memory memory;
   Places places;
   Held why_held;
+  Drained drained;
   std::vector<Waiting> queue;  // by class, round, arrival
   std::map<ServiceClass, Rounds> rounds;
   std::map<SessionId, Running> running;
@@ -77,6 +78,10 @@ struct Placement::State {
   std::vector<DeviceIndex> allowed(const PlacementRequest& request) const;
   // Returns the devices of `allowed` that could ever have the memory.
   std::vector<DeviceIndex> possible(const PlacementRequest& request) const;
+  // Returns those of `possible` that are not drained now.
+  std::vector<DeviceIndex> usable(const PlacementRequest& request) const;
+  bool is_drained(DeviceIndex device) const { return drained && drained(device); }
+  std::string why_drained(const PlacementRequest& request) const;
   std::string never(const PlacementRequest& request) const;
   size_t sessions_on(DeviceIndex device, const Gone& gone = {}) const;
   size_t sessions_of(TenantId tenant) const;
@@ -91,7 +96,8 @@ struct Placement::State {
   uint64_t promised(DeviceIndex device, const TenantId* tenant, const Gone& gone = {}) const;
   bool has_memory(const PlacementRequest& request, DeviceIndex device, const Gone& gone = {}) const;
   bool has_session(DeviceIndex device, const Gone& gone = {}) const {
-    return !devices[device].sessions_max || sessions_on(device, gone) < devices[device].sessions_max;
+    return !is_drained(device) &&
+           (!devices[device].sessions_max || sessions_on(device, gone) < devices[device].sessions_max);
   }
   // Whether enough devices have both, regardless of requests in front.
   bool fits(const PlacementRequest& request, const Gone& gone = {}) const;

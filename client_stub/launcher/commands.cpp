@@ -112,8 +112,8 @@ bool is_internal(const std::string& command) {
 }
 
 std::vector<std::string> admin_commands() {
-  return {"init", "add-tenant", "job-token", "revoke", "renew",   "list",  "sessions",
-          "end",  "reload",     "web-code",  "users",  "suspend", "resume"};
+  return {"init",   "add-tenant", "job-token", "revoke",  "renew",  "list",  "sessions", "end",
+          "reload", "web-code",   "users",     "suspend", "resume", "drain", "undrain"};
 }
 
 std::string meaning_of(const std::string& command) { return std::string(command == kAlias ? kAliasOf : command); }

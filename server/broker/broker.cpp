@@ -177,6 +177,12 @@ tl::expected<void, ConfigurationErrors> Broker::reload(Configuration configurati
   return {};
 }
 
+void Broker::drains_changed() {
+  if (!accepting_) return;
+  pools_.keep_ready(admission_.usual_sets(), devices_.size());
+  admission_.drains_changed();
+}
+
 // --- the end -------------------------------------------------------------------------------------------------------
 
 void Broker::await_signals() {

@@ -61,6 +61,10 @@ class Broker {
   // then nothing has changed.
   tl::expected<void, ConfigurationErrors> reload(Configuration configuration);
 
+  // GPUs are drained, or drained no more, as Admission::set_drained() tells: waiting sessions are judged again, and
+  // spare workers leave these GPUs or come back.
+  void drains_changed();
+
   // For observers and attachments, before start().
   SessionRegistry& registry() { return registry_; }
   const TenantDirectory& tenants() const { return tenants_; }

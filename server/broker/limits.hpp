@@ -31,6 +31,11 @@ inline constexpr uint32_t kPressurePollMs = 200, kIdlePollMs = 1000;
 // long; after kVictimQuickTries attempts every kVictimSlowMs.
 inline constexpr uint32_t kVictimRetryMs = 50, kVictimSlowMs = 60'000;
 inline constexpr unsigned kVictimDoublings = 5, kVictimQuickTries = 12;
+// While GPUs are drained: the interval of polls for idle sessions. A session that was asked and not suspended is asked
+// again after kDrainRetryMs, and kDrainDoublings times after twice as long.
+inline constexpr uint32_t kDrainPollMs = 250, kDrainRetryMs = 250;
+inline constexpr unsigned kDrainDoublings = 6;
+inline constexpr size_t kDrainedMax = 1024;  // of the file, also those that the machine does not have now
 // The expected duration of a session's first return: 40 GiB in 9 s, as measured with NVIDIA's driver.
 inline constexpr uint32_t kReturnLeastMs = 200;
 inline constexpr uint64_t kReturnBytesPerMs = 4'800'000;

@@ -12,6 +12,7 @@
 
 #include "command_line/command_line.hpp"
 #include "protocol/units/duration.hpp"
+#include "server/cli/admin_drain.hpp"
 #include "server/cli/admin_server.hpp"
 #include "server/cli/admin_text.hpp"
 #include "server/cli/admin_users.hpp"
@@ -46,6 +47,8 @@ struct AdminOptions {
   RunningServer server;
   std::optional<uint64_t> session;
   std::string reason;
+  unsigned gpu = 0;
+  std::string timeout;
 };
 
 WallTime now() { return std::chrono::system_clock::now(); }
@@ -196,6 +199,9 @@ int move_memory(const AdminOptions& options, const char* name,
 }
 int suspend(const AdminOptions& options) { return move_memory(options, "suspend", &RunningServer::suspend); }
 int resume(const AdminOptions& options) { return move_memory(options, "resume", &RunningServer::resume); }
+
+int drain(const AdminOptions& options) { return drain_gpu(options.server, options.gpu, options.timeout); }
+int undrain(const AdminOptions& options) { return undrain_gpu(options.server, options.gpu); }
 
 int list(const AdminOptions& options) {
   auto facts = server_facts(options.directory);
@@ -386,6 +392,18 @@ void declare_running(Command app, AdminOptions& options) {
   Command resume = app.add_subcommand("resume", "Move the device memory of suspended sessions back to their GPUs");
   resume.add_option("SESSION", options.session, "The session's number, as `sessions` shows it");
   resume.add_option("--tenant", options.tenant, "All sessions of this tenant").type_name("NAME");
+  Command drain = app.add_subcommand("drain", "Take a GPU out of use: suspend its sessions, and begin none on it");
+  drain.add_option("GPU", options.gpu, "The GPU's number, as `gpuwire status` shows it").required();
+  drain
+      .add_option("--timeout", options.timeout,
+                  "How long to wait until all sessions are suspended, such as 10min or 0s. Default: until they are")
+      .type_name("TIME");
+  drain.footer(
+      "A session that works is suspended as soon as it is idle; the command says what it waits for. Its end, by\n"
+      "--timeout or Ctrl-C, ends the drain no more than a restart of the server does: undrain does. Exit status\n"
+      "1: a session was not suspended in time. docs/suspending.md has more.\n");
+  Command undrain = app.add_subcommand("undrain", "Take a drained GPU into use again");
+  undrain.add_option("GPU", options.gpu, "The GPU's number, as `gpuwire status` shows it").required();
   Command reload = app.add_subcommand("reload", "Make a running server read its configuration again");
   reload.add_flag("--yes", options.yes, "Also when tenants who have sessions are gone from the file");
   reload.footer("Like SIGHUP, but mistakes in the file are reported here, and what has changed.\n");
@@ -395,7 +413,8 @@ void declare_running(Command app, AdminOptions& options) {
       "The page is where web_listen of the server's configuration says. A code signs in once, within ten\n"
       "minutes; whoever signs in with it sees all tenants and may end any session. Tenants sign in with their\n"
       "tokens.\n");
-  for (Command command : {sessions, end, suspend, resume, reload, web_code}) add_control(command, options);
+  for (Command command : {sessions, end, suspend, resume, drain, undrain, reload, web_code})
+    add_control(command, options);
 }
 
 void declare(Command app, AdminOptions& options) {
@@ -417,10 +436,10 @@ void declare(Command app, AdminOptions& options) {
 
 int run(const Command& app, const AdminOptions& options) {
   constexpr std::pair<const char*, int (*)(const AdminOptions&)> kCommands[] = {
-      {"init", init},        {"add-tenant", add_tenant}, {"users", users},   {"job-token", job_token},
-      {"revoke", revoke},    {"renew", renew},           {"list", list},     {"sessions", sessions},
-      {"end", end},          {"suspend", suspend},       {"resume", resume}, {"reload", reload},
-      {"web-code", web_code}};
+      {"init", init},       {"add-tenant", add_tenant}, {"users", users},      {"job-token", job_token},
+      {"revoke", revoke},   {"renew", renew},           {"list", list},        {"sessions", sessions},
+      {"end", end},         {"suspend", suspend},       {"resume", resume},    {"drain", drain},
+      {"undrain", undrain}, {"reload", reload},         {"web-code", web_code}};
   for (auto [name, command] : kCommands)
     if (app.got_subcommand(name)) return command(options);
   return kUsageError;

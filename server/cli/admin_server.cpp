@@ -50,6 +50,18 @@ tl::expected<RunningServer::Moves, std::string> move_memory(const std::string& c
       });
 }
 
+tl::expected<RunningServer::Drain, std::string> change_drain(const std::string& control, const char* command,
+                                                             unsigned gpu) {
+  return ask(control, {{"command", command}, {"gpu", gpu}}).map([](const Json& answer) {
+    RunningServer::Drain drain{
+        .drained = answer.value("drained", false), .changed = answer.value("changed", false), .sessions = {}};
+    for (const Json& one : answer.value("sessions", Json::array()))
+      drain.sessions.push_back(
+          {one.value("session", uint64_t(0)), one.value("away", false), one.value("text", std::string())});
+    return drain;
+  });
+}
+
 }  // namespace
 
 tl::expected<std::string, std::string> RunningServer::sessions(bool json) const {
@@ -80,6 +92,18 @@ tl::expected<RunningServer::Moves, std::string> RunningServer::suspend(std::opti
 tl::expected<RunningServer::Moves, std::string> RunningServer::resume(std::optional<uint64_t> session,
                                                                       const std::string& tenant) const {
   return move_memory(control, "resume", session, tenant);
+}
+
+tl::expected<RunningServer::Drain, std::string> RunningServer::drain(unsigned gpu) const {
+  return change_drain(control, "drain", gpu);
+}
+
+tl::expected<RunningServer::Drain, std::string> RunningServer::undrain(unsigned gpu) const {
+  return change_drain(control, "undrain", gpu);
+}
+
+tl::expected<RunningServer::Drain, std::string> RunningServer::drain_of(unsigned gpu) const {
+  return change_drain(control, "drain_of", gpu);
 }
 
 tl::expected<std::string, std::string> RunningServer::reload(bool yes) const {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <tl/expected.hpp>
 
@@ -28,6 +29,20 @@ struct RunningServer {
   };
   tl::expected<Moves, std::string> suspend(std::optional<uint64_t> session, const std::string& tenant) const;
   tl::expected<Moves, std::string> resume(std::optional<uint64_t> session, const std::string& tenant) const;
+  // Drains the GPU, ends that, or changes nothing; all return the present state.
+  struct DrainedSession {
+    uint64_t id = 0;
+    bool away = false;
+    std::string text;  // its state, or why it is not away yet
+  };
+  struct Drain {
+    bool drained = false;
+    bool changed = false;  // by this request
+    std::vector<DrainedSession> sessions;
+  };
+  tl::expected<Drain, std::string> drain(unsigned gpu) const;
+  tl::expected<Drain, std::string> undrain(unsigned gpu) const;
+  tl::expected<Drain, std::string> drain_of(unsigned gpu) const;
   // `yes`: reload even if sessions would be lost.
   tl::expected<std::string, std::string> reload(bool yes) const;
   // Returns a code for an administrator's sign-in to the web page, in words.

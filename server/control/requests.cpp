@@ -140,6 +140,37 @@ ControlAnswer answer_resume(const Asked& asked) {
   return answer_move(asked, "resume", "resume_asked", asked.sources.resume);
 }
 
+ControlAnswer answer_drain_by(const Asked& asked, const char* word, const char* event,
+                              const std::function<tl::expected<GpuDrain, std::string>(uint64_t)>& source) {
+  auto gpu = number_member(asked.request, "gpu");
+  if (!gpu) return {failed_answer(fmt::format("{} needs a GPU's number", word))};
+  if (!source) return {failed_answer("this server cannot drain GPUs")};
+  auto drain = source(*gpu);
+  if (!drain) return {failed_answer(drain.error())};
+  Json sessions = Json::array();
+  for (const GpuDrain::Session& one : drain->sessions) {
+    // A reason may be its worker's own words.
+    const std::string text = escaped(one.text).substr(0, kControlReasonBytesMax);
+    sessions.push_back({{"session", one.id}, {"away", one.away}, {"text", text}});
+  }
+  if (drain->changed) audit(asked, event, {{"gpu", *gpu}, {"sessions", drain->sessions.size()}});
+  return {Json{{"ok", true},
+               {"gpu", *gpu},
+               {"drained", drain->drained},
+               {"changed", drain->changed},
+               {"sessions", std::move(sessions)}}};
+}
+
+ControlAnswer answer_drain(const Asked& asked) {
+  return answer_drain_by(asked, "drain", "drain_asked", asked.sources.drain);
+}
+ControlAnswer answer_undrain(const Asked& asked) {
+  return answer_drain_by(asked, "undrain", "undrain_asked", asked.sources.undrain);
+}
+ControlAnswer answer_drain_of(const Asked& asked) {
+  return answer_drain_by(asked, "drain_of", "", asked.sources.drain_of);
+}
+
 ControlAnswer answer_web_code(const Asked& asked) {
   if (!asked.sources.web_code) return {failed_answer("this server has no web page: web_listen is not configured")};
   auto code = asked.sources.web_code();
@@ -158,6 +189,8 @@ constexpr std::array kCommands{
     Command{"reload", true, answer_reload},      Command{"end", true, answer_end},
     Command{"revoked", true, answer_revoked},    Command{"web_code", true, answer_web_code},
     Command{"suspend", true, answer_suspend},    Command{"resume", true, answer_resume},
+    Command{"drain", true, answer_drain},        Command{"undrain", true, answer_undrain},
+    Command{"drain_of", true, answer_drain_of},
 };
 
 }  // namespace

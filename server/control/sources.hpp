@@ -20,6 +20,18 @@ struct WebCode {
   uint64_t seconds = 0;  // the code's lifetime
 };
 
+// A GPU that is drained, or not any more.
+struct GpuDrain {
+  struct Session {
+    uint64_t id = 0;
+    bool away = false;  // its memory is with the host
+    std::string text;   // its state, or why it is not away yet
+  };
+  bool drained = false;
+  bool changed = false;           // by this request
+  std::vector<Session> sessions;  // that have the GPU
+};
+
 struct ReloadRefused {
   std::string why;                 // the cause, in one phrase
   std::vector<std::string> lines;  // details
@@ -43,8 +55,12 @@ struct ControlSources {
   // before it returns.
   using Moved = std::function<void(const tl::expected<std::string, std::string>&)>;
   std::function<void(uint64_t session, Moved)> suspend, resume;
+  // As suspend(), for the session's own user.
+  std::function<void(uint64_t session, Moved)> suspend_for_user;
   // Returns the tenant's sessions; nothing: there is no such tenant.
   std::function<std::optional<std::vector<uint64_t>>(const std::string& tenant)> sessions_of;
+  // Drains the GPU, ends that, or changes nothing; all return the present state. The error: there is no such GPU.
+  std::function<tl::expected<GpuDrain, std::string>(uint64_t gpu)> drain, undrain, drain_of;
   std::function<tl::expected<WebCode, std::string>()> web_code;
   // Returns the tenants that this user may be on a Unix socket, and may see here.
   std::function<std::vector<std::string>(uid_t)> tenants_of_user;
@@ -53,5 +69,3 @@ struct ControlSources {
 };
 
 }  // namespace gpuwire::server
-  // As suspend(), for the session's own user.
-  std::function<void(uint64_t session, Moved)> suspend_for_user;

@@ -123,6 +123,8 @@ void add_gpus(Writer& out, const Snapshot& snapshot) {
               snapshot, [](const DeviceMetrics& d) { return double(d.spare_workers); });
   out.of_gpus(out.gauge("gpuwire_device_spare_memory_bytes", "Memory that the contexts of these workers take"),
               snapshot, [](const DeviceMetrics& d) { return double(d.spare_memory_bytes); });
+  out.of_gpus(out.gauge("gpuwire_device_drained", "1 while the GPU is drained: no session begins on it"), snapshot,
+              [](const DeviceMetrics& d) { return d.drain.empty() ? 0.0 : 1.0; });
   out.of_gpus(out.gauge("gpuwire_device_sessions", "Sessions that have the GPU"), snapshot,
               [](const DeviceMetrics& d) { return double(d.sessions); });
   out.of_gpus(out.counter("gpuwire_device_gpu_seconds_total", "GPU time charged to tenants"), snapshot,

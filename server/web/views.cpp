@@ -91,11 +91,14 @@ Html users_of(const DeviceMetrics& device, const Figures& figures) {
 
 Html gpus_part(const Figures& figures) {
   Table table("GPUs", {{"GPU"}, {"Name"}, {"GPU time"}, {"Memory in use", true}, {"Reserved", true}, {"Used by"}});
-  for (const DeviceMetrics& device : figures.interval.now().devices)
-    table.add({Html::number(device.index), name(device.name),
+  for (const DeviceMetrics& device : figures.interval.now().devices) {
+    const Html drain =
+        device.drain.empty() ? Html("") : Html::markup(" <strong>") + device.drain + Html::markup("</strong>");
+    table.add({Html::number(device.index), name(device.name) + drain,
                share_meter(figures.interval.gpu_share(device), fmt::format("GPU {}", device.index)),
                fmt::format("{} of {}", size_words(device.memory_used_bytes), size_words(device.memory_bytes)),
                size_words(device.memory_reserved_bytes), users_of(device, figures)});
+  }
   return table.html("The server has not found its GPUs yet.");
 }
 
@@ -304,6 +307,9 @@ Html problems_of(const Figures& figures) {
   const Snapshot& now = figures.interval.now();
   std::vector<std::string> lines;
   if (now.server.draining) lines.emplace_back("The server shuts down and accepts no programs.");
+  for (const DeviceMetrics& device : now.devices)
+    if (!device.drain.empty())
+      lines.push_back(fmt::format("GPU {} is drained: no session begins on it or returns to it.", device.index));
   for (const SessionMetrics& session : now.sessions)
     if (!session.warning.empty())
       lines.push_back(fmt::format("Session {} of {}: {}", session.id, session.tenant, session.warning));

@@ -380,5 +380,89 @@ class NextServer(restart_test.RestartCase):
             self.end(signal.SIGTERM)
 
 
+class Drain(restart_test.RestartCase):
+    """A GPU is taken out of use, over a restart of the server, and into use again."""
+
+    MORE = ("--software-memory", f"{DEVICE_MIB}MiB")
+
+    def gpuwire(self, *words):
+        return subprocess.run([GPUWIRE, *words], capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS,
+                              env={**os.environ, "GPUWIRE_QUEUE": "off"})
+
+    def admin(self, *words):
+        return self.gpuwire("admin", *words, "--control", self.control)
+
+    def gpu(self):
+        return self.status()["devices"][0]
+
+    def session_states(self):
+        return {one["id"]: one["state"] for one in self.status()["sessions"]}
+
+    def begin_program(self):
+        before = set(self.session_states())
+        program = Program(self, self.address, "works_again")
+        program.session, = set(self.session_states()) - before
+        return program
+
+    def test_a_drained_gpu_has_no_sessions_memory_and_gets_no_session_until_it_is_undrained(self):
+        self.configure(["open"], budget_file=f'"{self.folder}/budgets"')
+        self.start()
+        idle, busy = self.begin_program(), self.begin_program()
+        self.assertEqual(busy.ask("stand"), "done")
+        ran = self.admin("drain", "0", "--timeout", "0s")
+        self.assertEqual(ran.returncode, 1, ran.stdout)
+        self.assertIn("GPU 0 is drained: no session begins on it or returns to it before gpuwire admin undrain 0\n",
+                      ran.stdout)
+        self.assertIn(f"session {busy.session}: stays: ", ran.stdout)
+        self.assertIn("GPU 0 is still drained", ran.stderr)
+        wait_for_answer(lambda: self.session_states()[idle.session], "suspended", "the idle session's suspension")
+        self.assertEqual(self.gpu()["drain"], "draining")
+        # A program is not refused, but waits.
+        waiting = start(self.address, "works_again")
+        self.addCleanup(waiting.communicate)
+        self.addCleanup(waiting.kill)
+        self.assertRegex(waiting.stderr.readline(), r"place 1 of 1 \(GPU 0 is drained\)")
+        self.assertIn("GPU 0 is drained", self.gpuwire("run", "--check", "--server", self.address).stdout)
+        # The next server knows it.
+        self.end(signal.SIGKILL)
+        self.start()
+        self.assertIn("GPU 0 is drained since an earlier server", self.log())
+        self.assertEqual(self.gpu()["drain"], "draining")
+        self.assertEqual(self.session_states()[idle.session], "suspended")
+        idle.say("work 1")
+        self.assertRegex(idle.process.stderr.readline(), r"^gpuwire: resuming: \d+ MiB, GPU 0 is drained\n$")
+        follows = subprocess.Popen([GPUWIRE, "admin", "drain", "0", "--control", self.control], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True)
+        self.addCleanup(follows.kill)
+        self.assertIn("GPU 0 is drained already: ", follows.stdout.readline())
+        self.assertEqual(busy.ask("go"), "done")
+        out, err = follows.communicate(timeout=RUN_LIMIT_SECONDS)
+        self.assertEqual((follows.returncode, err), (0, ""), out)
+        self.assertRegex(out, rf"session {busy.session}: suspended, \d+ MiB\n")
+        self.assertTrue(out.endswith("no session has memory on GPU 0\n"), out)
+        wait_for_answer(lambda: (self.gpu()["drain"], self.gpu()["spare_workers"]), ("drained", 0), "a drained GPU")
+        self.assertRegex(self.gpuwire("status", "--control", self.control).stdout, r"\n +0 .* drained +")
+        self.assertIn("GPU 0 is drained", self.gpuwire("info", "--quick", "--server", self.address).stderr)
+        self.assertEqual(self.session_states()[idle.session], "resuming")
+        ran = self.admin("resume", str(idle.session))
+        self.assertEqual(ran.stdout, f"session {idle.session}: waits: GPU 0 is drained\n")
+        ran = self.admin("undrain", "0")
+        self.assertEqual((ran.returncode, ran.stdout), (0, "GPU 0 is in use again\n"), ran.stderr)
+        idle.hear("right")
+        self.assertEqual(waiting.stdout.readline(), "ready\n")
+        out, err = waiting.communicate(timeout=RUN_LIMIT_SECONDS)
+        self.assertEqual((waiting.returncode, out), (0, "PASSED\n"), err)
+        self.assertEqual(busy.ask("work 1"), "right")
+        idle.end()
+        busy.end()
+        self.assertEqual(self.gpu()["drain"], "")
+        self.assertEqual(self.admin("undrain", "0").stdout, "GPU 0 was not drained\n")
+        self.assertIn("there is no GPU 7", self.admin("drain", "7").stderr)
+        self.assertEqual([self.audited(f'"{event}_asked"') for event in ("drain", "undrain")], [1, 1])
+        self.end(signal.SIGTERM)
+        self.start()
+        self.assertEqual(self.gpu()["drain"], "")
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)

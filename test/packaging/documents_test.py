@@ -70,7 +70,7 @@ UNEXPLAINED = {
     "%-10s ...",
     # Parts of the web page's messages: the advice behind a reason, and the session that a warning is about.
     ". Ask for a new one; or close the browser, show no certificate when it asks for one, and sign in with a token.",
-    "Session ... of ...: ...",
+    "Session ... of ...: ...", "Not done:", "GPU ... is drained: no session begins on it or returns to it.",
     # A child of a program that forked has no session, as natively; the parent's goes on.
     "the program was forked by one that uses it",
     # Parts of explained messages: of a guarantee or of a session that an earlier server has noted, of a place in the

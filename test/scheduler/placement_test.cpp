@@ -1,4 +1,5 @@
 // Which GPUs a session gets, what is refused, and who waits for what.
+#include <algorithm>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -175,6 +176,47 @@ TEST_CASE("sessions that lack nothing but memory are listed in the queue's order
   PlacementRequest low = asks(7, 45, 1, ServiceClass::scavenger);
   REQUIRE(place_of(placement.ask(low)) == 5);
   CHECK(placement.waiting_for_memory().size() == 3);
+}
+
+TEST_CASE("no session begins on a drained device, and one that finds no other waits and holds up nobody") {
+  Placement placement(std::vector<Placement::Device>{{.bytes = 100 * kGiB}, {.bytes = 40 * kGiB}});
+  std::vector<DeviceIndex> drained = {0};
+  placement.set_drained([&](DeviceIndex device) { return std::ranges::count(drained, device) != 0; });
+  CHECK(devices_of(placement.ask(asks(1))) == std::vector<DeviceIndex>{1});
+  CHECK(devices_of(placement.ask(asks(2, 10))) == std::vector<DeviceIndex>{1});
+  auto why = [&](const PlacementRequest& request) {
+    const PlacementAnswer answer = placement.ask(request);
+    REQUIRE(std::holds_alternative<Queued>(answer));
+    CHECK_FALSE(std::get<Queued>(answer).awaits_end);
+    return std::get<Queued>(answer).why;
+  };
+  CHECK(why(asks(3, 50)) == "GPU 0 is drained");  // the other one can never have so much
+  CHECK(why(asks(4, 0, 2)) == "GPU 0 is drained");
+  CHECK(placement.waiting_for_memory().empty());
+  CHECK(devices_of(placement.ask(asks(5, 30))) == std::vector<DeviceIndex>{1});
+  CHECK(std::holds_alternative<Queued>(placement.preview(asks(6, 50))));
+  drained = {0, 1};
+  CHECK(why(asks(7, 0)) == "the GPUs 0, 1 are drained");
+  drained = {0};
+  CHECK(reason_of(placement.ask(asks(8, 101))).find("never") != std::string::npos);
+  CHECK(placement.start_waiting().size() == 1);  // session 7
+  drained.clear();
+  const auto started = placement.start_waiting();
+  REQUIRE(started.size() == 2);
+  CHECK(started[0].second.devices == std::vector<DeviceIndex>{0});
+  CHECK(started[1].second.devices == std::vector<DeviceIndex>{0, 1});
+  CHECK(placement.check().empty());
+}
+
+TEST_CASE("the memory that a program waits for is that of devices that are not drained") {
+  Placement placement(std::vector<Placement::Device>{{.bytes = 100 * kGiB}, {.bytes = 40 * kGiB}});
+  placement.set_drained([](DeviceIndex device) { return device == 0; });
+  REQUIRE(devices_of(placement.ask(asks(1, 20))) == std::vector<DeviceIndex>{1});
+  REQUIRE(place_of(placement.ask(asks(2, 30))) == 1);
+  CHECK(placement.waiting()[0].second.why == "30 GiB of 40 GiB are not free on 1 GPU now");
+  const std::vector<MemoryWait> waits = placement.waiting_for_memory();
+  REQUIRE(waits.size() == 1);
+  CHECK(waits[0].devices == std::vector<DeviceIndex>{1});
 }
 
 TEST_CASE("a program awaits the end of others only where nothing of its own tenant holds it up") {

@@ -58,7 +58,13 @@ void Admission::devices_known(std::span<const ServerDevice> devices) {
     const SessionRecord* record = session == kPreviewed ? previewed_ : registry_.find(session);
     return budgets_ && record ? budgets_->why_held(*record) : std::string();
   });
+  placement_->set_drained(drained_);
   placement_->set_places([this](TenantId tenant, const auto& running) { return why_not_now(tenant, running); });
+}
+
+void Admission::set_drained(scheduler::Placement::Drained drained) {
+  drained_ = std::move(drained);
+  if (placement_) placement_->set_drained(drained_);
 }
 
 void Admission::set_memory(SessionMemory& memory) {
@@ -170,6 +176,8 @@ std::vector<std::vector<DeviceIndex>> Admission::usual_sets() const {
     else if (gpus == 1)
       for (DeviceIndex device : may) sets.insert({device});
   }
+  if (drained_)
+    std::erase_if(sets, [this](const std::vector<DeviceIndex>& set) { return std::ranges::any_of(set, drained_); });
   return {sets.begin(), sets.end()};
 }
 

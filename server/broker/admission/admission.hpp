@@ -98,6 +98,10 @@ class Admission {
   void set_suspends_for(std::function<bool(scheduler::SessionId)> suspends_for) {
     suspends_for_ = std::move(suspends_for);
   }
+  // Tells whether a GPU is drained, as scheduler::Placement::set_drained(); drains_changed() follows a change. Without
+  // it none is.
+  void set_drained(scheduler::Placement::Drained drained);
+  void drains_changed() { start_waiting(); }
   // Tells for which job of a batch system a credential was made, and for how many GPUs; without it no credential has a
   // job. Precondition: no request yet.
   void set_job_of(JobDevices::JobOf job_of) { jobs_.emplace(registry_, std::move(job_of)); }
@@ -139,7 +143,8 @@ class Admission {
   std::vector<scheduler::MemoryWait> waiting_for_memory();
 
   // Returns the sets of GPUs that the tenants' sessions get if they ask for no number, ascending: each single GPU that
-  // a tenant with one GPU a session may use, and all offered GPUs together. Sets of other sizes are rare, and many.
+  // a tenant with one GPU a session may use, and all offered GPUs together; without those with a drained GPU. Sets of
+  // other sizes are rare, and many.
   std::vector<std::vector<scheduler::DeviceIndex>> usual_sets() const;
 
  private:
@@ -200,6 +205,7 @@ class Admission {
   const SessionBudgets* budgets_ = nullptr;
   const SessionRecord* previewed_ = nullptr;  // set while preview() asks the placement
   std::function<bool(scheduler::SessionId)> suspends_for_;
+  scheduler::Placement::Drained drained_;
   std::optional<JobDevices> jobs_;
   std::map<scheduler::SessionId, Waiting> waiting_;  // the sessions in the placement's queue
   std::set<scheduler::SessionId> leaving_;           // told to end by make_place(), and not over yet

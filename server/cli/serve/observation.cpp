@@ -20,10 +20,11 @@ const SuspensionRequester kByUser{.name = "its user", .user = true};
 
 }  // namespace
 
-Observation::Observation(boost::asio::io_context& io, Broker& broker, Suspensions& suspensions, AuditLog audit_log,
-                         Reload reload)
+Observation::Observation(boost::asio::io_context& io, Broker& broker, Suspensions& suspensions, DrainedGpus& drains,
+                         AuditLog audit_log, Reload reload)
     : broker_(broker),
       suspensions_(suspensions),
+      drains_(drains),
       audit_log_(std::move(audit_log)),
       monitor_(broker.registry(), broker.tenants(), audit_log_),
       expiries_(io, {.directory = [&broker] { return broker.connections().identity_directory(); },
@@ -64,6 +65,7 @@ Observation::Observation(boost::asio::io_context& io, Broker& broker, Suspension
 
 tl::expected<std::unique_ptr<Observation>, std::string> Observation::start(boost::asio::io_context& io, Broker& broker,
                                                                            Suspensions& suspensions,
+                                                                           DrainedGpus& drains,
                                                                            const Configuration& configuration,
                                                                            Reload reload) {
   AuditLog audit_log;
@@ -73,7 +75,7 @@ tl::expected<std::unique_ptr<Observation>, std::string> Observation::start(boost
     audit_log = std::move(*opened);
   }
   std::unique_ptr<Observation> observation(
-      new Observation(io, broker, suspensions, std::move(audit_log), std::move(reload)));
+      new Observation(io, broker, suspensions, drains, std::move(audit_log), std::move(reload)));
   observation->monitor_.server().sessions_max = configuration.sessions_max;
   if (auto opened = observation->open_control_socket(configuration); !opened) return tl::unexpected(opened.error());
   if (auto started = observation->start_metrics(io, configuration); !started) return tl::unexpected(started.error());
@@ -171,6 +173,9 @@ Snapshot Observation::snapshot() {
   Snapshot now = monitor_.snapshot();
   answers_.add_starts(
       now, [this](uint64_t session) { return broker_.admission().awaited_gpus(scheduler::SessionId(session)); });
+  for (DeviceMetrics& device : now.devices)
+    if (drains_.is_drained(device.index))
+      device.drain = drains_.has_memory_of_sessions(device.index) ? "draining" : "drained";
   return now;
 }
 
@@ -203,9 +208,23 @@ ControlSources Observation::sources(Reload reload) {
             suspensions_.suspend(scheduler::SessionId(session), kByUser, std::move(done));
           },
       .sessions_of = [this](const std::string& tenant) { return sessions_of(tenant); },
+      .drain = [this](uint64_t gpu) { return drained(gpu, &DrainedGpus::drain); },
+      .undrain = [this](uint64_t gpu) { return drained(gpu, &DrainedGpus::undrain); },
+      .drain_of = [this](uint64_t gpu) { return drained(gpu, &DrainedGpus::drain_of); },
       .web_code = [this] { return make_web_code(); },
       .tenants_of_user = [this](uid_t uid) { return tenants_of_user(uid); },
       .audit = [this](std::string_view event, const LogFields& fields) { audit_log_.write(event, fields); }};
+}
+
+tl::expected<GpuDrain, std::string> Observation::drained(
+    uint64_t gpu, tl::expected<DrainedGpus::Drain, std::string> (DrainedGpus::*change)(scheduler::DeviceIndex)) {
+  const auto index = scheduler::DeviceIndex(std::min<uint64_t>(gpu, UINT32_MAX));
+  return (drains_.*change)(index).map([](const DrainedGpus::Drain& drain) {
+    GpuDrain out{.drained = drain.drained, .changed = drain.changed, .sessions = {}};
+    for (const DrainedGpus::Session& one : drain.sessions)
+      out.sessions.push_back({uint64_t(one.number), one.away, one.text});
+    return out;
+  });
 }
 
 std::vector<std::string> Observation::tenants_of_user(uid_t user) const {

@@ -9,6 +9,7 @@
 #include <tl/expected.hpp>
 
 #include "server/broker/broker.hpp"
+#include "server/broker/suspension/drained_gpus.hpp"
 #include "server/broker/suspension/suspensions.hpp"
 #include "server/cli/serve/expiry_watch.hpp"
 #include "server/cli/serve/metrics_process.hpp"
@@ -33,7 +34,7 @@ class Observation {
   // Opens the audit log and the control socket. The error names the configured one that cannot be opened. Without a
   // control socket at the default path the server continues, with a warning.
   static tl::expected<std::unique_ptr<Observation>, std::string> start(boost::asio::io_context& io, Broker& broker,
-                                                                       Suspensions& suspensions,
+                                                                       Suspensions& suspensions, DrainedGpus& drains,
                                                                        const Configuration& configuration,
                                                                        Reload reload);
 
@@ -54,11 +55,14 @@ class Observation {
   void reopen_files();
 
  private:
-  Observation(boost::asio::io_context& io, Broker& broker, Suspensions& suspensions, AuditLog audit_log, Reload reload);
+  Observation(boost::asio::io_context& io, Broker& broker, Suspensions& suspensions, DrainedGpus& drains,
+              AuditLog audit_log, Reload reload);
   Snapshot snapshot();
   ControlSources sources(Reload reload);
   std::vector<std::string> tenants_of_user(uid_t user) const;
   std::optional<size_t> revoked(const std::string& directory, const std::string& identity);
+  tl::expected<GpuDrain, std::string> drained(
+      uint64_t gpu, tl::expected<DrainedGpus::Drain, std::string> (DrainedGpus::*change)(scheduler::DeviceIndex));
   // Whether the session belongs to a caller who has logged in as a tenant.
   bool is_own(const LoginRequest& asking, uint64_t session) const;
   // These answer queries of such a caller.
@@ -74,6 +78,7 @@ class Observation {
 
   Broker& broker_;
   Suspensions& suspensions_;
+  DrainedGpus& drains_;
   AuditLog audit_log_;
   Monitor monitor_;
   std::filesystem::path web_certificate_;  // empty: the page is not encrypted

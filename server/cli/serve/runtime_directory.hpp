@@ -1,4 +1,4 @@
-// The folder for a server's state that outlives its process.
+// The places of a server's state that outlives its process.
 #pragma once
 
 #include <filesystem>
@@ -6,6 +6,7 @@
 
 #include <tl/expected.hpp>
 
+#include "server/config/configuration.hpp"
 #include "server/config/listen_address.hpp"
 
 namespace gpuwire::server {
@@ -14,5 +15,9 @@ namespace gpuwire::server {
 // reconnect and the next server takes over the sessions. Empty: the server uses a free port, so no client could
 // reconnect.
 tl::expected<std::filesystem::path, std::string> default_runtime_directory(const std::vector<ListenAddress>& listen);
+
+// Returns the file of the drained GPUs, in the folder of the budgets' file, named by the address. Empty: the server
+// uses a free port, so no later server would find it.
+std::filesystem::path default_drain_file(const Configuration& configuration, const std::vector<ListenAddress>& listen);
 
 }  // namespace gpuwire::server

@@ -25,6 +25,7 @@
 #include "server/broker/keeper/keeping.hpp"
 #include "server/broker/keeper/kept_session.hpp"
 #include "server/broker/limits.hpp"
+#include "server/broker/suspension/drained_gpus.hpp"
 #include "server/broker/suspension/memory_pressure.hpp"
 #include "server/broker/suspension/suspender_process.hpp"
 #include "server/broker/suspension/suspensions.hpp"
@@ -259,13 +260,13 @@ int serve(const ServeOptions& options) {
                            .memory = ledger,
                            .mover = suspender,
                            .host_available = &available_bytes,
-                           .host_changed = [&](scheduler::TenantId tenant) { guard->suspended_changed(tenant); }});
                            .tenant_memory_max =
                                [&](scheduler::TenantId number) {
                                  const Tenant* tenant = broker.tenants().find(number);
                                  return tenant ? tenant->settings.suspend_memory_bytes : 0;
                                },
                            .users_memory_max = [&] { return host_bytes; },
+                           .host_changed = [&](scheduler::TenantId tenant) { guard->suspended_changed(tenant); }});
   suspensions.set_memory_max(configuration->suspend_memory_bytes);
   broker.sessions().add_part(suspensions);
   HostGuard host_guard(io, broker.sessions(),
@@ -286,6 +287,14 @@ int serve(const ServeOptions& options) {
                               .cores = std::thread::hardware_concurrency(),
                               .policy = {.batch_floor = configuration->batch_floor}});
   broker.sessions().add_part(scheduler);
+  DrainedGpus drains({.io = io,
+                      .registry = broker.registry(),
+                      .suspensions = suspensions,
+                      .idle = [&](scheduler::SessionId session) { return scheduler.idle(session); },
+                      .changed = [&] { broker.drains_changed(); },
+                      .file = default_drain_file(*configuration, *listen)});
+  broker.sessions().add_part(drains);
+  broker.admission().set_drained([&](scheduler::DeviceIndex gpu) { return drains.is_drained(gpu); });
   MemoryPressure pressure({.io = io,
                            .registry = broker.registry(),
                            .tenants = broker.tenants(),
@@ -318,7 +327,7 @@ int serve(const ServeOptions& options) {
   reloader.observe_configuration(
       [&](const Configuration& in_force) { suspensions.set_memory_max(in_force.suspend_memory_bytes); });
   auto observation = Observation::start(
-      io, broker, suspensions, *configuration,
+      io, broker, suspensions, drains, *configuration,
       options.config_file.empty() ? Observation::Reload{} : [&](bool confirmed) { return reloader.reload(confirmed); });
   if (!observation) return fail(1, observation.error());
   (*observation)->monitor().add_source(budgets);  // first: it names the users, to whom the ledger adds

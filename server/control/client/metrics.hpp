@@ -76,6 +76,7 @@ struct DeviceMetrics {
   uint64_t spare_workers = 0;          // with their context here, starting ones included
   uint64_t spare_memory_bytes = 0;     // of these contexts
   uint64_t sessions = 0;
+  std::string drain;                          // draining, drained; empty: it is not drained
   std::string regime;                         // free, co-run, lease
   std::map<std::string, uint64_t> regime_ns;  // since the start, by regime
   uint64_t gpu_time_ns = 0;                   // charged to tenants since the start

@@ -162,6 +162,11 @@ std::vector<std::string> heading(const Snapshot& now) {
   return {escaped(line), escaped(fmt::format("{}{}{}", server.devices, listen.empty() ? "" : " on ", listen))};
 }
 
+std::string regime_of(const DeviceMetrics& device) {
+  if (!device.drain.empty()) return device.drain;
+  return device.regime.empty() ? "-" : device.regime;
+}
+
 void append_devices(std::vector<std::string>& lines, const Interval& interval, size_t width) {
   TextTable table({{"GPU", Align::right},
                    {"NAME", Align::left, kNameColumns, 0, kNameColumnsMin},
@@ -173,8 +178,8 @@ void append_devices(std::vector<std::string>& lines, const Interval& interval, s
                    {"RESERVED", Align::right, kNameColumns, 1}});
   for (const DeviceMetrics& device : interval.now().devices)
     table.add({std::to_string(device.index), device.name, percent(interval.gpu_share(device)),
-               percent(interval.system_share(device)), device.regime.empty() ? "-" : device.regime,
-               std::to_string(device.sessions), memory_of_limit(device.memory_used_bytes, device.memory_bytes),
+               percent(interval.system_share(device)), regime_of(device), std::to_string(device.sessions),
+               memory_of_limit(device.memory_used_bytes, device.memory_bytes),
                reserved_text(device.memory_reserved_bytes)});
   append(lines, table, width);
 }
@@ -399,8 +404,8 @@ std::vector<std::string> status_lines(const Snapshot& snapshot, size_t width) {
                      {"MEMORY", Align::right},
                      {"RESERVED", Align::right, kNameColumns, 1}});
   for (const DeviceMetrics& device : snapshot.devices)
-    devices.add({std::to_string(device.index), device.name, device.regime.empty() ? "-" : device.regime,
-                 std::to_string(device.sessions), memory_of_limit(device.memory_used_bytes, device.memory_bytes),
+    devices.add({std::to_string(device.index), device.name, regime_of(device), std::to_string(device.sessions),
+                 memory_of_limit(device.memory_used_bytes, device.memory_bytes),
                  reserved_text(device.memory_reserved_bytes)});
   append(lines, devices, width);
   append_history(lines, snapshot, width);
@@ -447,6 +452,8 @@ std::vector<std::string> tenant_lines(const Snapshot& snapshot, const std::strin
     std::string line = fmt::format("memory      GPU {}: {} of {}", device.device, size_of(device.memory_used_bytes),
                                    size_of(device.memory_limit_bytes ? device.memory_limit_bytes : all));
     if (device.memory_guaranteed_bytes) line += fmt::format(", {} guaranteed", size_of(device.memory_guaranteed_bytes));
+    const auto of = std::ranges::find(snapshot.devices, device.device, &DeviceMetrics::index);
+    if (of != snapshot.devices.end() && !of->drain.empty()) line += ", drained";
     lines.push_back(std::move(line));
   }
   if (found->host_memory_limit_bytes)

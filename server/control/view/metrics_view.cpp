@@ -153,6 +153,9 @@ Json tenant_json(const Snapshot& snapshot, const std::string& tenant, const std:
   for (Json& one : all["tenants"])
     if (one.value("name", std::string()) == tenant) shown = std::move(one);
   if (!user.empty()) shown["user"] = user;
+  shown["gpus_drained"] = Json::array();
+  for (const DeviceMetrics& device : snapshot.devices)
+    if (!device.drain.empty()) shown["gpus_drained"].push_back(device.index);
   if (const auto ends_unix_s = identity_expires_unix_s(snapshot, tenant, user))
     shown["identity_expires_unix_s"] = *ends_unix_s;
   return shown;

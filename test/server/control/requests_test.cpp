@@ -118,6 +118,36 @@ TEST_CASE("A revocation is noted with who has done it and how many sessions end,
   CHECK(server.done[0] == R"(audit revoked {"by_uid":0,"by_pid":1,"tenant":"bob","identity":"12ab","sessions":2})");
 }
 
+TEST_CASE("A drain is told with the GPU's sessions, and audited where it changes something") {
+  Server server;
+  CHECK(server.ask(R"({"command":"drain","gpu":0})")["error"] == "this server cannot drain GPUs");
+  bool drained = false;
+  auto answer = [&](bool now) {
+    return GpuDrain{.drained = now,
+                    .changed = std::exchange(drained, now) != now,
+                    .sessions = {{3, false, "its program\nworks"}, {4, true, "suspended, 5 MiB"}}};
+  };
+  using Result = tl::expected<GpuDrain, std::string>;
+  server.sources.drain = [&](uint64_t gpu) { return gpu ? Result(tl::unexpect, "there is no GPU 1") : answer(true); };
+  server.sources.undrain = [&](uint64_t) { return Result(answer(false)); };
+  server.sources.drain_of = [&](uint64_t) { return Result(answer(drained)); };
+  CHECK(server.ask(R"({"command":"drain_of","gpu":0})")["drained"] == false);
+  const Json begun = server.ask(R"({"command":"drain","gpu":0})");
+  CHECK(begun["drained"] == true);
+  CHECK(begun["changed"] == true);
+  CHECK(begun["sessions"] == Json::parse(R"([{"session":3,"away":false,"text":"its program\\x0aworks"},)"
+                                         R"({"session":4,"away":true,"text":"suspended, 5 MiB"}])"));
+  CHECK(server.ask(R"({"command":"drain","gpu":0})")["changed"] == false);
+  CHECK(server.ask(R"({"command":"drain_of","gpu":0})")["drained"] == true);
+  CHECK(server.ask(R"({"command":"undrain","gpu":0})")["drained"] == false);
+  CHECK(server.ask(R"({"command":"drain","gpu":1})")["error"] == "there is no GPU 1");
+  CHECK(server.ask(R"({"command":"drain"})")["error"] == "drain needs a GPU's number");
+  for (const char* line : {R"({"command":"drain","gpu":0})", R"({"command":"undrain","gpu":0})"})
+    CHECK(server.ask(line, kAlice)["ok"] == false);
+  CHECK(server.done == std::vector<std::string>{R"(audit drain_asked {"by_uid":0,"by_pid":1,"gpu":0,"sessions":2})",
+                                                R"(audit undrain_asked {"by_uid":0,"by_pid":1,"gpu":0,"sessions":2})"});
+}
+
 TEST_CASE("To end the sessions of a tenant that there is not is an error that names it") {
   Server server;
   Json answer = server.ask(R"({"command":"end","tenant":"nobody"})");

@@ -40,6 +40,7 @@ TEST_CASE("The metrics of a busy server are the figures of its snapshot") {
                            R"(gpuwire_device_regime_seconds_total{gpu="0",regime="lease"} 4)",
                            R"(gpuwire_certificate_expires_seconds{of="server",tenant="",user="",kind=""} 1790000000)",
                            R"(gpuwire_certificate_expires_seconds{of="tenant",tenant="c",user="a",kind="token"} 5)",
+                           R"(gpuwire_device_drained{gpu="0"} 0)",
                            R"(gpuwire_device_spare_workers{gpu="0"} 3)",
                            R"(gpuwire_device_spare_memory_bytes{gpu="0"} 1610612736)",
                            R"(gpuwire_worker_waits_total{tenant="alice"} 2)",

@@ -203,6 +203,15 @@ TEST_CASE("the server's view tells what needs attention, or that nothing does") 
   CHECK(html.find("the server&#39;s certificate expires soon") != std::string::npos);
 }
 
+TEST_CASE("a drained GPU is shown as such in the list of GPUs and among what needs attention") {
+  Snapshot snapshot = sample_snapshot();
+  CHECK(document(View::overview, {}, snapshot).find("drain") == std::string::npos);
+  snapshot.devices[0].drain = "drained";
+  CHECK(document(View::overview, {"alice"}, snapshot).find("<strong>drained</strong>") != std::string::npos);
+  CHECK(document(View::server, {}, snapshot).find("GPU 0 is drained: no session begins on it or returns to it.") !=
+        std::string::npos);
+}
+
 TEST_CASE("the queue says when a program may expect to start, and nothing where that is not known") {
   Snapshot snapshot = sample_snapshot();
   CHECK(document(View::overview, {}, snapshot).find("about ") == std::string::npos);

@@ -1,5 +1,7 @@
 #include "server/control/view/metrics_view.hpp"
 
+#include <algorithm>
+
 #include <doctest/doctest.h>
 
 #include "server/control/view/text_table.hpp"
@@ -127,6 +129,24 @@ TEST_CASE("who one is says the end of one's own newest credential, and not anoth
   CHECK(identity_expires_unix_s(snapshot, "bob", "anna") == 3e9);
   CHECK_FALSE(identity_expires_unix_s(snapshot, "bob", "carl"));
   CHECK(tenant_json(snapshot, "bob", "ben").at("identity_expires_unix_s") == 4e9);
+}
+
+TEST_CASE("a drained GPU is shown as such, to administrators and to tenants") {
+  Snapshot snapshot = sample_snapshot();
+  const std::string name = snapshot.tenants[0].name;
+  const auto has = [](const std::vector<std::string>& lines, const std::string& text) {
+    return std::ranges::any_of(lines, [&](const std::string& line) { return line.find(text) != line.npos; });
+  };
+  CHECK_FALSE(has(status_lines(snapshot, 0), "drained"));
+  CHECK_FALSE(has(tenant_lines(snapshot, name, ""), "drained"));
+  CHECK(tenant_json(snapshot, name, "")["gpus_drained"] == Json::array());
+  snapshot.devices[0].drain = "draining";
+  CHECK(has(status_lines(snapshot, 0), "  draining  "));
+  snapshot.devices[0].drain = "drained";
+  CHECK(has(status_lines(snapshot, 0), "  drained  "));
+  CHECK(has(top_lines(Interval(snapshot, snapshot), SortKey::gpu, 0), "  drained  "));
+  CHECK(has(tenant_lines(snapshot, name, ""), ", drained"));
+  CHECK(tenant_json(snapshot, name, "")["gpus_drained"] == Json::array({0}));
 }
 
 TEST_CASE("80 columns show what a session is and has, and leave out the rest") {
