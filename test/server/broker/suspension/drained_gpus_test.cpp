@@ -105,8 +105,7 @@ struct DrainFixture {
     std::string text;
     const auto drain = drains.drain_of(gpu);
     REQUIRE(drain);
-    for (const DrainedGpus::Session& one : drain->sessions)
-      text += (one.away ? "away: " : "stays: ") + one.text + "; ";
+    for (const DrainedGpus::Session& one : drain->sessions) text += (one.away ? "away: " : "stays: ") + one.text + "; ";
     return text;
   }
   using Asked = std::vector<SessionId>;
