@@ -21,13 +21,23 @@ tl::expected<DriverStack, std::string> DriverStack::open(ipc::SessionDescriptors
                                                          IpcGuard& guard, const Settings& settings) {
   DriverStack stack;
   const DriverTable* front = &library;
+  // For the evictable memory; the gate is made behind it.
+  const auto gate = std::make_shared<const Gate*>(nullptr);
+  if (spec.evicts) {
+    stack.evictable_ = std::make_unique<EvictableMemory>(
+        library, EvictableMemory::Settings{.captures = [gate] { return *gate && (*gate)->captures(); }});
+    stack.evictable_table_ = std::make_unique<DriverTable>(library);
+    stack.evictable_->put_before(*stack.evictable_table_);
+    front = stack.evictable_table_.get();
+  }
   if (descriptors.session_page) {
     auto page = SharedPage<SessionPage>::map(std::move(descriptors.session_page));
     if (!page) return tl::unexpected(page.error());
-    stack.behind_gate_ = std::make_unique<DriverTable>(library);
+    stack.behind_gate_ = std::make_unique<DriverTable>(*front);
     front = stack.behind_gate_.get();
     stack.gated_ =
         std::make_unique<GatedDriver>(std::move(*page), std::move(descriptors.doorbell), *front, settings.cores);
+    *gate = &stack.gated_->gate;
     front = &stack.gated_->table;
   }
   if (descriptors.tenant_page) {

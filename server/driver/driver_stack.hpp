@@ -6,6 +6,7 @@
 
 #include <tl/expected.hpp>
 
+#include "server/driver/evictable/evictable_memory.hpp"
 #include "server/driver/ipc_guard.hpp"
 #include "server/driver_table.hpp"
 #include "server/gate/gate.hpp"
@@ -36,7 +37,9 @@ struct GatedDriver {
 //   4. the gate:      the GPU's time;
 //   5. the profiler:  how long work takes on the GPU, without its wait at the gate; only where a client has asked for
 //   it;
-//   6. the library.
+//   6. the evictable memory: large allocations in virtual memory, which a suspension moves; only where the broker says
+//   so;
+//   7. the library.
 //
 // Guard and ledger may wait for the broker, so they come before the gate: a call that has passed the gate counts as in
 // flight, and the GPU is reserved for it. If the gate refuses a call, the memory that the ledger has reserved for it is
@@ -62,10 +65,13 @@ class DriverStack {
   // Null: there is none.
   GatedDriver* gated() const { return gated_.get(); }
   WorkerLedger* ledger() const { return ledger_.get(); }
+  EvictableMemory* evictable() const { return evictable_.get(); }
   // Null: there is no driver.
   GpuProfiler* profiler() const { return profiler_.get(); }
 
  private:
+  std::unique_ptr<EvictableMemory> evictable_;
+  std::unique_ptr<DriverTable> evictable_table_;
   std::unique_ptr<DriverTable> behind_gate_;  // the library's table, in which the profiler may be inserted
   std::unique_ptr<GatedDriver> gated_;
   std::unique_ptr<WorkerLedger> ledger_;

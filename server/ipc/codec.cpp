@@ -226,6 +226,7 @@ void fields(auto& io, SessionSpec& spec) {
   FIELD(kPlain, HangUpGraceMs, spec.hang_up_grace_ms);
   FIELD(kPlain, LanesMax, spec.lanes_max);
   FIELD(kPlain, ChunksCharged, spec.chunks_charged);
+  FIELD(kPlain, Evicts, spec.evicts);
 }
 void fields(auto& io, KeptEntry& entry) {
   FIELD(kPlain, Session, entry.session);
@@ -365,6 +366,11 @@ void fields(auto& io, Moved& moved) {
   FIELD(kMoveResult, Result, moved.result);
   FIELD(kText, Why, moved.why);
 }
+void fields(auto& io, BlocksMoved& moved) {
+  FIELD(kPlain, Back, moved.back);
+  FIELD(kMoveResult, Result, moved.result);
+  FIELD(kText, Why, moved.why);
+}
 void fields(auto& io, Rewrite& rewrite) {
   FIELD(kEntryName, Name, rewrite.name);
   FIELD(kEntryText, Text, rewrite.text);
@@ -418,6 +424,8 @@ void travel(auto& io, Quiet& quiet) { FIELD(kText, Quiet, quiet.why); }
 void travel(auto& io, ReturnWanted&) { NOTHING(ReturnWanted); }
 void travel(auto& io, Quiesce&) { NOTHING(Quiesce); }
 void travel(auto& io, GoOn&) { NOTHING(GoOn); }
+void travel(auto& io, MoveBlocks& move) { FIELD(kPlain, MoveBlocks, move.back); }
+void travel(auto& io, BlocksMoved& moved) { PART(BlocksMoved, moved); }
 
 #undef FIELD
 #undef PART
@@ -431,12 +439,13 @@ bool may_send(Speaker speaker, Kind kind) {
   switch (speaker) {
     case Speaker::worker:
       return kind <= schema::Message::RESUME_REFUSED || kind == schema::Message::QUIET ||
-             kind == schema::Message::RETURN_WANTED;
+             kind == schema::Message::RETURN_WANTED || kind == schema::Message::BLOCKS_MOVED;
     // For all other processes; each has its own channel, so none receives another's message.
     case Speaker::broker:
       return (kind >= schema::Message::SERVE && kind <= schema::Message::REFUSED) ||
              (kind >= schema::Message::HELLO && kind <= schema::Message::GIVE) || kind == schema::Message::TOLD ||
-             kind == schema::Message::MOVE || kind == schema::Message::QUIESCE || kind == schema::Message::GO_ON;
+             kind == schema::Message::MOVE || kind == schema::Message::QUIESCE || kind == schema::Message::GO_ON ||
+             kind == schema::Message::MOVE_BLOCKS;
     case Speaker::auth_server: return kind >= schema::Message::IDENTITY_READ && kind <= schema::Message::TURNED_AWAY;
     case Speaker::keeper: return kind == schema::Message::ENTRY || kind == schema::Message::GIVEN;
     case Speaker::suspender: return kind == schema::Message::SUSPENDER_READY || kind == schema::Message::MOVED;
@@ -445,7 +454,7 @@ bool may_send(Speaker speaker, Kind kind) {
 }
 
 // The alternatives of Message are in the order of the union.
-static_assert(std::variant_size_v<Message> == size_t(schema::Message::GO_ON) + 1);
+static_assert(std::variant_size_v<Message> == size_t(schema::Message::BLOCKS_MOVED) + 1);
 
 template <size_t... kIndexes>
 std::optional<Message> read(In<schema::Message::Reader> io, std::index_sequence<kIndexes...>) {

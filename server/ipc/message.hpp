@@ -233,13 +233,23 @@ struct ReturnWanted {};
 // The broker, to a worker.
 struct Quiesce {};
 struct GoOn {};
+struct MoveBlocks {
+  bool back = false;
+};
+
+// A worker, to the broker. The result is never `gone`.
+struct BlocksMoved {
+  bool back = false;
+  MoveResult result = MoveResult::lost;
+  std::string why;
+};
 
 // In the order of the schema's union.
-using Message =
-    std::variant<Ready, Failed, Begun, Ended, Note, Share, Claim, Withdraw, MemoryWanted, Detached, Attached,
-                 ResumeRefused, Serve, Stop, Warn, Answer, Attach, Adopted, Unattended, Identity, Arrival, Queued,
-                 Admitted, Refused, IdentityRead, Login, Gone, Passed, TurnedAway, Hello, Grace, Put, Rewrite, Remove,
-                 Give, Entry, Given, Told, Move, SuspenderReady, Moved, Quiet, ReturnWanted, Quiesce, GoOn>;
+using Message = std::variant<Ready, Failed, Begun, Ended, Note, Share, Claim, Withdraw, MemoryWanted, Detached,
+                             Attached, ResumeRefused, Serve, Stop, Warn, Answer, Attach, Adopted, Unattended, Identity,
+                             Arrival, Queued, Admitted, Refused, IdentityRead, Login, Gone, Passed, TurnedAway, Hello,
+                             Grace, Put, Rewrite, Remove, Give, Entry, Given, Told, Move, SuspenderReady, Moved, Quiet,
+                             ReturnWanted, Quiesce, GoOn, MoveBlocks, BlocksMoved>;
 
 // For std::visit: a function for each kind that counts, and [](auto&) {} for the others.
 template <class... Cases>

@@ -80,6 +80,11 @@ struct Message {
     # The broker, to a worker.
     quiesce @43 :Void;              # rest: call the driver no more, until goOn; answered by `quiet`
     goOn @44 :Void;                 # the device memory is there, and the worker may call the driver again
+    moveBlocks @45 :Bool;           # to a resting worker: its evictable blocks; false: to the host; true: back to the
+                                    # device. Answered by `blocksMoved`
+
+    # A worker, to the broker.
+    blocksMoved @46 :BlocksMoved;
   }
 }
 
@@ -152,6 +157,7 @@ struct SessionSpec {
   chunksCharged @11 :Bool;          # the chunk store is charged already; else the session that fills it is charged
   ledgerUser @12 :UInt64;           # the session's user in the tenant's page of users; 0: no particular user
   userLimitBytes @13 :UInt64;       # of each device, for this user's sessions together; 0: no bound but the tenant's
+  evicts @14 :Bool;                 # large allocations are made evictable, for suspensions
 
   struct Device {
     index @0 :UInt32;               # of the server: which column of the tenant's page
@@ -252,6 +258,12 @@ struct Move {
 
 struct Moved {
   order @0 :UInt64;
+  result @1 :UInt8;                 # MoveResult
+  why @2 :Text;                     # with every result but `done`
+}
+
+struct BlocksMoved {
+  back @0 :Bool;                    # as in moveBlocks
   result @1 :UInt8;                 # MoveResult
   why @2 :Text;                     # with every result but `done`
 }

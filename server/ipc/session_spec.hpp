@@ -43,6 +43,8 @@ struct SessionSpec {
   uint64_t ledger_user = 0;
   // The bound of each device's memory for this user's sessions together; 0: no bound but the tenant's.
   uint64_t user_limit_bytes = 0;
+  // The worker serves large allocations from memory that a suspension moves by itself (server/driver/evictable).
+  bool evicts = false;
 };
 
 }  // namespace gpuwire::server

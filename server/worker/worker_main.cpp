@@ -303,6 +303,16 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
       [&](std::span<std::byte> out) { return inside.try_peek(out); }, rdma.fabric, rdma.none, kTimeout));
 }
 
+ipc::MoveResult move_result(EvictionResult result) {
+  switch (result) {
+    case EvictionResult::done: return ipc::MoveResult::done;
+    case EvictionResult::refused: return ipc::MoveResult::refused;
+    case EvictionResult::no_room: return ipc::MoveResult::no_room;
+    case EvictionResult::lost: break;
+  }
+  return ipc::MoveResult::lost;
+}
+
 [[noreturn]] void serve(OwnedDescriptor client, const resume::SessionId& id, SessionSpec spec,
                         const DriverTable& driver, const DriverStack& stack, const Prepared& prepared) {
   ToBroker& broker = prepared.broker;
@@ -327,6 +337,8 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
   std::atomic<uint32_t> kept_ms{0};
   // Assigned below, because it needs objects that are made after the session.
   std::function<void()> welcoming;
+  std::optional<Eviction> eviction;
+  if (stack.evictable()) eviction.emplace(*stack.evictable(), usable_cores());
   Session session(
       {.link = &link,
        .counters = stack.gated() ? &stack.gated()->page->link : nullptr,
@@ -378,6 +390,11 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
        .gate = stack.gated() ? &stack.gated()->gate : nullptr,
        .quiet = [&broker](const std::string& why_not) { broker.channel.send(ipc::Quiet{why_not}); },
        .return_wanted = [&broker] { broker.channel.send(ipc::ReturnWanted{}); },
+       .eviction = eviction ? &*eviction : nullptr,
+       .blocks_moved =
+           [&broker](bool back, const EvictionOutcome& outcome) {
+             broker.channel.send(ipc::BlocksMoved{back, move_result(outcome.result), outcome.why});
+           },
        .profiler = prepared.management ? nullptr : stack.profiler()});
   link::Heartbeat heartbeat(link, link::GivingUp::closes);
   Resumption resumption(
@@ -430,6 +447,7 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
                             },
                             [&](ipc::Quiesce&) { session.quiescence().request(); },
                             [&](ipc::GoOn&) { session.quiescence().go_on(); },
+                            [&](ipc::MoveBlocks& move) { session.quiescence().move_blocks(move.back); },
                             [&](ipc::Answer& answer) { broker.requests.on_message(std::move(answer)); }, [](auto&) {}},
                  said);
            },

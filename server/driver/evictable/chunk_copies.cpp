@@ -5,6 +5,7 @@
 #include <cstring>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "server/driver_table.hpp"
 
@@ -93,9 +94,11 @@ class Copies {
 
 CUresult copy_chunks(const DriverTable& driver, std::span<const ChunkCopy> copies, CopyDirection direction,
                      unsigned threads_max) {
-  Copies all(driver, pieces_of(copies), direction);
+  std::vector<ChunkCopy> pieces = pieces_of(copies);
+  if (pieces.empty()) return CUDA_SUCCESS;
+  const auto count = unsigned(std::min<size_t>(pieces.size(), std::clamp(threads_max, 1u, kCopyThreadsMax)));
+  Copies all(driver, std::move(pieces), direction);
   std::vector<std::thread> threads;
-  const unsigned count = std::clamp(threads_max, 1u, kCopyThreadsMax);
   try {
     threads.reserve(count);
     for (unsigned i = 0; i < count; ++i) threads.emplace_back([&all] { all.work(); });

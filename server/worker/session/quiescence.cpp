@@ -1,5 +1,7 @@
 #include "server/worker/session/quiescence.hpp"
 
+#include <utility>
+
 namespace gpuwire::server {
 
 void Quiescence::request() {
@@ -19,6 +21,14 @@ void Quiescence::go_on() {
   changed_.notify_one();
 }
 
+void Quiescence::move_blocks(bool back) {
+  MutexLock lock(mutex_);
+  move_back_ = back;
+  attention_.store(true, std::memory_order_relaxed);
+  hooks_.wake();
+  changed_.notify_one();
+}
+
 void Quiescence::repeat() {
   MutexLock lock(mutex_);
   if (!quiet() || released_) return;
@@ -32,18 +42,24 @@ void Quiescence::interrupt() {
   changed_.notify_one();
 }
 
-void Quiescence::follow(const std::function<std::string()>& why_not, const std::function<void()>& go_on) {
-  MutexLock lock(mutex_);
-  attention_.store(false, std::memory_order_relaxed);
-  if (released_) {
-    released_ = wanted_ = false;
-    quiet_.store(false, std::memory_order_relaxed);
-    go_on();
+void Quiescence::follow(const Steps& steps) {
+  bool released = false;
+  std::optional<bool> move_back;
+  {
+    MutexLock lock(mutex_);
+    attention_.store(false, std::memory_order_relaxed);
+    released = std::exchange(released_, false);
+    move_back = std::exchange(move_back_, std::nullopt);
+    if (released) wanted_ = false;
   }
+  if (released) steps.go_on();
+  else if (move_back) steps.move_blocks(*move_back);
+  MutexLock lock(mutex_);
+  if (released) quiet_.store(false, std::memory_order_relaxed);
   if (!requested_) return;
   requested_ = false;
   // If the broker repeats its request, it has not received the answer.
-  const std::string why = quiet() ? std::string() : why_not();
+  const std::string why = quiet() ? std::string() : steps.rest();
   quiet_.store(why.empty(), std::memory_order_relaxed);
   hooks_.quiet(why);
 }
@@ -54,7 +70,7 @@ void Quiescence::await_return() {
     wanted_ = true;
     hooks_.return_wanted();
   }
-  changed_.wait(lock.native(), [this]() REQUIRES(mutex_) { return released_ || interrupted_; });
+  changed_.wait(lock.native(), [this]() REQUIRES(mutex_) { return released_ || interrupted_ || move_back_; });
 }
 
 }  // namespace gpuwire::server

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "protocol/threads/mutex.hpp"
@@ -24,6 +25,15 @@ class Quiescence {
     // Notifies the broker that a frame needs the driver.
     std::function<void()> return_wanted;
   };
+  // The session's steps, which the executor carries out in follow().
+  struct Steps {
+    // Begins the rest, or returns why it cannot. Called with the lock held: it may not block.
+    std::function<std::string()> rest;
+    // Ends the rest: undoes the effects of `rest`, and brings evictable blocks back. May block.
+    std::function<void()> go_on;
+    // Moves the evictable blocks to the host, or back, and notifies the broker. May block.
+    std::function<void(bool back)> move_blocks = [](bool) {};
+  };
   explicit Quiescence(Hooks hooks) : hooks_(std::move(hooks)) {}
 
   // --- the watchdog's thread ---------------------------------------------------------------------------------------
@@ -31,6 +41,8 @@ class Quiescence {
   void request();
   // Ends the rest: the driver may be called again.
   void go_on();
+  // Moves the evictable blocks of the resting session.
+  void move_blocks(bool back);
   // Sends the last reports again, to a new broker.
   void repeat();
 
@@ -42,11 +54,10 @@ class Quiescence {
   // Returns a word that is set while follow() has something to do. Relaxed: the wake-up follows the store, and follow()
   // takes the lock.
   const std::atomic<bool>& attention() const { return attention_; }
-  // Follows the orders. Called between two frames. `why_not` begins the rest, or returns why it cannot; `go_on` undoes
-  // its effects.
-  void follow(const std::function<std::string()>& why_not, const std::function<void()>& go_on);
+  // Follows the orders. Called between two frames. An order to go on withdraws an order to move that came before it.
+  void follow(const Steps& steps);
   bool quiet() const { return quiet_.load(std::memory_order_relaxed); }
-  // Waits until the broker permits calls of the driver, for a frame that needs it. The caller calls follow() next.
+  // Waits for the next order, for a frame that needs the driver. The caller calls follow() next.
   void await_return();
 
  private:
@@ -62,6 +73,7 @@ class Quiescence {
   // The broker was notified that a frame needs the driver.
   bool wanted_ GUARDED_BY(mutex_) = false;
   bool interrupted_ GUARDED_BY(mutex_) = false;
+  std::optional<bool> move_back_ GUARDED_BY(mutex_);  // the argument of move_blocks()
 };
 
 }  // namespace gpuwire::server

@@ -248,10 +248,8 @@ std::optional<SessionEnd> Session::execute() {
   if (stopping_.load(std::memory_order_relaxed)) [[unlikely]]
     return stopped();
   if (quiescence_.attention().load(std::memory_order_relaxed)) [[unlikely]]
-    quiescence_.follow([this] { return why_not_quiet(); },
-                       [this] {
-                         if (parts_.gate) parts_.gate->work_on();
-                       });
+    quiescence_.follow(
+        {[this] { return why_not_quiet(); }, [this] { go_on(); }, [this](bool back) { move_blocks(back); }});
   switch (source_.next()) {
     case FrameSource::Next::frame: break;
     case FrameSource::Next::ended: return connection_ended();
@@ -429,12 +427,27 @@ std::optional<SessionEnd> Session::await_return() {
   while (quiescence_.quiet()) {
     quiescence_.await_return();
     if (auto end = stopped()) return end;
-    quiescence_.follow([] { return "its program is making calls"; },
-                       [this] {
-                         if (parts_.gate) parts_.gate->work_on();
-                       });
+    quiescence_.follow(
+        {[] { return "its program is making calls"; }, [this] { go_on(); }, [this](bool back) { move_blocks(back); }});
+    if (auto end = stopped()) return end;
   }
   return std::nullopt;
+}
+
+// The blocks are with the host still if the broker has not had them moved back: it has given up their move.
+void Session::go_on() {
+  if (parts_.eviction) {
+    EvictionOutcome outcome = parts_.eviction->back();
+    if (outcome.result != EvictionResult::done) stop(EndCause::internal, "its device memory is lost: " + outcome.why);
+  }
+  if (parts_.gate) parts_.gate->work_on();
+}
+
+void Session::move_blocks(bool back) {
+  EvictionOutcome outcome;
+  if (!quiescence_.quiet()) outcome = {EvictionResult::refused, "its program is making calls"};
+  else if (parts_.eviction) outcome = back ? parts_.eviction->back() : parts_.eviction->out();
+  parts_.blocks_moved(back, outcome);
 }
 
 void Session::fail_posted(const wire::FrameHeader& header, CUresult result, std::string message) {

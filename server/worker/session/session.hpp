@@ -19,6 +19,7 @@
 #include "server/replay/replay.hpp"
 #include "server/replay/session/replay_state.hpp"
 #include "server/ipc/end_cause.hpp"
+#include "server/driver/evictable/eviction.hpp"
 #include "server/worker/connection/frame_source.hpp"
 #include "server/worker/connection/link_outbox.hpp"
 #include "server/worker/session/output_capture.hpp"
@@ -91,6 +92,10 @@ struct WorkerSessionDeps {
   // needs the driver.
   std::function<void(const std::string& why_not)> quiet = [](const std::string&) {};
   std::function<void()> return_wanted = [] {};
+  // Moves the session's evictable blocks; null: it has none.
+  Eviction* eviction = nullptr;
+  // Notifies the broker of a move that it has ordered.
+  std::function<void(bool back, const EvictionOutcome&)> blocks_moved = [](bool, const EvictionOutcome&) {};
   // The profiler for a client that requests a profile; with null, work cannot be timed.
   Profiler* profiler = nullptr;
 };
@@ -175,6 +180,9 @@ class Session final : public Replay {
   void run_elsewhere(std::function<void()> work, std::atomic<int64_t>& spent_ns);
   std::string why_not_quiet();
   std::optional<SessionEnd> await_return();
+  // The steps of Quiescence: the end of the rest, and the broker's order to move the evictable blocks.
+  void go_on();
+  void move_blocks(bool back);
   SessionEnd connection_ended();
   void notify_ending(const SessionEnd& end);
   void find_chunks(const std::string& key_of_user);

@@ -71,7 +71,7 @@ struct Fixture {
   std::optional<ipc::BlockingRequests> requests;
   DriverStack stack;
 
-  Fixture() {
+  explicit Fixture(bool evicts = false) {
     page->gate = GateWord::of(true, true, {});
     tenant->slots = kSlot + 1;
     tenant->column[0].limit = kPageBytesMax;
@@ -86,6 +86,7 @@ struct Fixture {
     SessionSpec spec;
     spec.devices = {{.index = 0}};
     spec.ledger_slot = kSlot;
+    spec.evicts = evicts;
     auto opened =
         DriverStack::open(descriptors, spec, library, order, guard, {.broker = *to_broker, .requests = *requests});
     REQUIRE(opened.has_value());
@@ -136,6 +137,17 @@ TEST_CASE("a call that waits for the broker's answer about memory has not passed
   CHECK(launches == before + 1);
 }
 
+TEST_CASE("evictable memory stands before the library alone: the ledger charges for it as for the driver's own") {
+  Fixture fixture(true);
+  REQUIRE(fixture.stack.evictable());
+  CHECK((fixture.stack.evictable()->driver().cuIpcGetMemHandle == fixture.library.cuIpcGetMemHandle));
+  CHECK((fixture.stack.gated()->table.cuIpcGetMemHandle != fixture.library.cuIpcGetMemHandle));
+  CUipcMemHandle handle{};
+  passed.clear();
+  CHECK(fixture.stack.table().cuIpcGetMemHandle(&handle, 0x1000) == CUDA_SUCCESS);
+  CHECK(passed == std::vector<std::string>{"library", "ledger", "guard"});
+}
+
 TEST_CASE("without pages there are neither ledger nor gate, and the guard stands all the same") {
   DriverTable library = fake_driver();
   NobodysHandles handles;
@@ -150,6 +162,7 @@ TEST_CASE("without pages there are neither ledger nor gate, and the guard stands
   REQUIRE(stack.has_value());
   CHECK_FALSE(stack->gated());
   CHECK_FALSE(stack->ledger());
+  CHECK_FALSE(stack->evictable());
   CHECK((order.driver().cuLaunchKernel == library.cuLaunchKernel));
   CUdeviceptr address = 0;
   CHECK(stack->table().cuIpcOpenMemHandle_v2(&address, {}, 0) == CUDA_ERROR_INVALID_VALUE);

@@ -49,7 +49,8 @@ inline std::vector<Said> one_of_each() {
                    .chunks_charged = true,
                    .ledger_slot = 3,
                    .ledger_user = 4,
-                   .user_limit_bytes = 5};
+                   .user_limit_bytes = 5,
+                   .evicts = true};
   broker(Serve{{9, 8, 7},
                spec,
                {a_descriptor(), a_descriptor(), a_descriptor(), a_descriptor(), a_descriptor(), a_descriptor(),
@@ -98,6 +99,8 @@ inline std::vector<Said> one_of_each() {
   worker(ReturnWanted{});
   broker(Quiesce{});
   broker(GoOn{});
+  broker(MoveBlocks{true});
+  worker(BlocksMoved{true, MoveResult::no_room, "too little memory"});
   return all;
 }
 

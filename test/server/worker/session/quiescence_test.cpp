@@ -17,7 +17,9 @@ struct Rest {
                          .quiet = [this](const std::string& why) { told += why.empty() ? "quiet " : why + " "; },
                          .return_wanted = [this] { told += "wanted "; }}};
   void follow() {
-    if (quiescence.attention()) quiescence.follow([this] { return why_not; }, [this] { ++gone_on; });
+    if (quiescence.attention())
+      quiescence.follow(
+          {[this] { return why_not; }, [this] { ++gone_on; }, [this](bool back) { told += back ? "back " : "out "; }});
   }
 };
 
@@ -90,4 +92,33 @@ TEST_CASE("a new broker hears again that the executor rests, and that it has a f
   rest.quiescence.go_on();
   rest.quiescence.repeat();  // it goes on already
   CHECK(rest.told == "quiet quiet wanted quiet wanted ");
+}
+
+TEST_CASE("a resting executor moves its blocks when the broker says so, also while a frame waits") {
+  Rest rest;
+  rest.quiescence.request();
+  rest.follow();
+  rest.quiescence.move_blocks(false);
+  rest.follow();
+  CHECK(rest.quiescence.quiet());
+  rest.quiescence.move_blocks(true);
+  rest.quiescence.await_return();  // returns for the order
+  rest.follow();
+  CHECK(rest.quiescence.quiet());
+  rest.quiescence.go_on();
+  rest.quiescence.await_return();
+  rest.follow();
+  CHECK_FALSE(rest.quiescence.quiet());
+  CHECK(rest.told == "quiet out wanted back ");
+}
+
+TEST_CASE("an order to go on withdraws the order to move the blocks that came before it") {
+  Rest rest;
+  rest.quiescence.request();
+  rest.follow();
+  rest.quiescence.move_blocks(false);
+  rest.quiescence.go_on();
+  rest.follow();
+  CHECK(rest.gone_on == 1);
+  CHECK(rest.told == "quiet ");
 }
