@@ -22,6 +22,8 @@ inline constexpr uint32_t kLoginLivedMs = 1000;      // a login process that liv
 inline constexpr uint32_t kSuspenderLivedMs = 1000;  // the same for gpuwire-suspender
 inline constexpr size_t kMovesWaitingMax = 8;        // orders that its channel holds; it gets one at a time
 inline constexpr uint32_t kQuiesceMs = 2000;         // for a worker to answer the request to rest
+// For a worker to move its evictable blocks: 160 GiB through pageable memory, from a machine that has to free its own.
+inline constexpr uint32_t kBlocksMoveMs = 180'000;
 inline constexpr uint32_t kReturnPollMs = 50;  // while sessions wait for memory to return: the interval of attempts
 // From a call to a suspended session until its client is told that it waits.
 inline constexpr uint32_t kReturnNoticeMs = 1000;

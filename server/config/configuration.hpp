@@ -62,6 +62,7 @@ struct TenantConfiguration {
   scheduler::Suspend suspend = scheduler::Suspend::never;  // when the server suspends its idle sessions
   uint64_t suspend_after_ms = 10 * 60'000;                 // the idle time of a session before that
   uint64_t suspend_memory_bytes = 0;                       // for its suspended sessions; 0: the server's bound alone
+  bool suspend_eviction = false;                           // large blocks leave the device by copies of the worker
   std::optional<uint64_t>
       resume_grace_max_ms;  // bounds the server's resume_grace_ms for its sessions; 0: they end with their connections
   std::vector<std::string> unix_users;  // users of this machine who are this tenant when they come over a Unix socket

@@ -38,6 +38,7 @@ std::vector<std::string_view> keys_changed(const TenantConfiguration& a, const T
   note("suspend", a.suspend == b.suspend);
   note("suspend_after", a.suspend_after_ms == b.suspend_after_ms);
   note("suspend_memory", a.suspend_memory_bytes == b.suspend_memory_bytes);
+  note("suspend_eviction", a.suspend_eviction == b.suspend_eviction);
   note("resume_grace_max", a.resume_grace_max_ms == b.resume_grace_max_ms);
   note("budget", a.budget == b.budget);
   note("each_user", a.each_user == b.each_user);

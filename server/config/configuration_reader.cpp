@@ -145,6 +145,7 @@ void read_shared(Section& section, TenantConfiguration& out) {
   if (auto when = section.word("suspend", {"never", "pressure", "idle"})) out.suspend = scheduler::Suspend(*when);
   section.duration_ms("suspend_after", out.suspend_after_ms);
   section.bytes("suspend_memory", out.suspend_memory_bytes);
+  section.flag("suspend_eviction", out.suspend_eviction);
   if (section.node("resume_grace_max")) read_grace(section, "resume_grace_max", out.resume_grace_max_ms.emplace());
 }
 

@@ -212,11 +212,11 @@ class Suspending(SuspensionCase):
         self.assertFalse(runs(suspender[0]))
 
 
-class Automatic(SuspensionCase):
-    """One software device, and a tenant whose sessions are suspended as soon as they are idle and others want their
-    memory."""
+class ConfiguredCase(SuspensionCase):
+    """One software device, and a tenant with settings of its own."""
 
-    SETTINGS = 'suspend = "pressure"\nsuspend_after = "0s"\n'
+    SETTINGS = ""  # of every test
+    KEPT = ""  # stays also if a test changes the settings
 
     @classmethod
     def setUpClass(cls):
@@ -230,7 +230,51 @@ class Automatic(SuspensionCase):
     @classmethod
     def write(cls, settings):
         with open(cls.config, "w", encoding="utf-8") as file:
-            file.write(f'[server]\nopen_tenant = "open"\n[tenants.open]\n{settings}')
+            file.write(f'[server]\nopen_tenant = "open"\n[tenants.open]\n{cls.KEPT}{settings}')
+
+
+def bytes_with_the_host(process_id):
+    """The bytes that a worker has copied from the device: its only mappings that are anonymous and shared."""
+    total = 0
+    with open(f"/proc/{process_id}/maps", encoding="ascii", errors="replace") as maps:
+        for line in maps:
+            if line.rstrip().endswith("/dev/zero (deleted)"):
+                begin, end = line.split()[0].split("-")
+                total += int(end, 16) - int(begin, 16)
+    return total
+
+
+class SuspendingWithEviction(ConfiguredCase, Suspending):
+    """The same where the worker moves the large blocks itself. Two of the program's arrays are such blocks."""
+
+    SETTINGS = "suspend_eviction = true\n"
+
+    def test_the_blocks_of_a_suspended_session_are_in_its_workers_memory_and_leave_it_with_the_return(self):
+        program = self.begin()
+        self.assertEqual(program.ask("hold 16"), "held")
+        self.assertEqual(program.ask("work 1"), "right")
+        worker = self.figures(program)["worker_pid"]
+        self.assertEqual(bytes_with_the_host(worker), 0)
+        self.suspend(program)
+        # The client may have cached further blocks.
+        self.assertGreaterEqual(bytes_with_the_host(worker), (4 + 4 + 16) << 20)
+        self.assertEqual(program.ask("work 2"), "right")
+        self.assertEqual(bytes_with_the_host(worker), 0)
+        program.end()
+
+    def test_a_session_with_managed_memory_has_its_blocks_back_when_the_driver_refuses(self):
+        program = self.begin()
+        self.assertEqual(program.ask("managed"), "done")
+        self.await_refusal(program, "the driver cannot move a session with managed memory")
+        self.assertEqual(bytes_with_the_host(self.figures(program)["worker_pid"]), 0)
+        self.assertEqual(program.ask("work 1"), "right")
+        program.end()
+
+
+class Automatic(ConfiguredCase):
+    """A tenant whose sessions are suspended as soon as they are idle and others want their memory."""
+
+    SETTINGS = 'suspend = "pressure"\nsuspend_after = "0s"\n'
 
     def configure(self, settings):
         self.write(settings)
@@ -351,6 +395,12 @@ class Automatic(SuspensionCase):
         self.assertEqual((sleeper.process.returncode, out, err), (0, "PASSED\n", ""))
 
 
+class AutomaticWithEviction(Automatic):
+    """The same where the workers move the large blocks themselves."""
+
+    KEPT = "suspend_eviction = true\n"
+
+
 class NextServer(restart_test.RestartCase):
     """A suspended session goes on under the next server."""
 
@@ -462,6 +512,15 @@ class Drain(restart_test.RestartCase):
         self.end(signal.SIGTERM)
         self.start()
         self.assertEqual(self.gpu()["drain"], "")
+
+
+class NextServerWithEviction(NextServer):
+    """The same where the worker moves the large blocks itself."""
+
+    def configure(self, tenants, **words):
+        super().configure(tenants, **words)
+        with open(self.configuration, "a", encoding="ascii") as out:
+            out.write("suspend_eviction = true\n")
 
 
 if __name__ == "__main__":

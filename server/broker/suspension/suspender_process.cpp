@@ -77,7 +77,7 @@ tl::expected<void, std::string> SuspenderProcess::start_now() {
   return {};
 }
 
-bool SuspenderProcess::send(ipc::Move order) {
+bool SuspenderProcess::send(scheduler::SessionId, ipc::Move order) {
   return channel_ && why_not_.empty() && channel_->send(std::move(order));
 }
 

@@ -14,6 +14,7 @@
 #include <sys/types.h>
 #include <tl/expected.hpp>
 
+#include "scheduler/types.hpp"
 #include "server/base/lifetime.hpp"
 #include "server/broker/worker/child_output.hpp"
 #include "server/ipc/event_channel.hpp"
@@ -26,8 +27,9 @@ class Mover {
   virtual ~Mover() = default;
   // Returns why nothing can be moved now; empty: orders are carried out.
   virtual std::string why_no_moves() const = 0;
-  // False: the order was not passed on, and is to be given again after Events::ready.
-  virtual bool send(ipc::Move order) = 0;
+  // `session`: that of the order's process. False: the order was not passed on, and is to be given again after
+  // Events::ready.
+  virtual bool send(scheduler::SessionId session, ipc::Move order) = 0;
 };
 
 // The broker's thread only. The object owns the process, and ends it in its destructor.
@@ -51,7 +53,7 @@ class SuspenderProcess final : public Mover {
   pid_t pid() const { return pid_; }
 
   std::string why_no_moves() const override { return why_not_; }
-  bool send(ipc::Move order) override;
+  bool send(scheduler::SessionId session, ipc::Move order) override;
 
  private:
   void start_again();

@@ -308,7 +308,7 @@ void Suspensions::next_move() {
     const SessionRecord& session = *parts_.registry.find(number);
     under_way_ = Order{++last_order_, number};
     ipc::Move order{last_order_, uint32_t(session.worker_pid), in, std::move(process)};
-    if (parts_.mover.send(std::move(order))) return;
+    if (parts_.mover.send(number, std::move(order))) return;
     under_way_.reset();
     moves_.push_front(number);
     return;  // it goes on with Events::ready

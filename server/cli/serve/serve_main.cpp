@@ -26,6 +26,7 @@
 #include "server/broker/keeper/kept_session.hpp"
 #include "server/broker/limits.hpp"
 #include "server/broker/suspension/drained_gpus.hpp"
+#include "server/broker/suspension/eviction_mover.hpp"
 #include "server/broker/suspension/memory_pressure.hpp"
 #include "server/broker/suspension/suspender_process.hpp"
 #include "server/broker/suspension/suspensions.hpp"
@@ -253,12 +254,14 @@ int serve(const ServeOptions& options) {
        .charge = [&](scheduler::TenantId tenant, uint64_t bytes) { ledger.charge_chunks(tenant, bytes); }});
   broker.sessions().add_part(chunks);
   SuspenderProcess suspender(io, suspender_command(options, worker_users->get() != nullptr));
+  EvictionMover moves({.io = io, .control = broker.sessions(), .tenants = broker.tenants(), .suspender = suspender});
+  broker.sessions().add_part(moves);
   HostGuard* guard = nullptr;  // made behind the suspensions, whose memory it counts
   Suspensions suspensions({.io = io,
                            .registry = broker.registry(),
                            .control = broker.sessions(),
                            .memory = ledger,
-                           .mover = suspender,
+                           .mover = moves,
                            .host_available = &available_bytes,
                            .tenant_memory_max =
                                [&](scheduler::TenantId number) {
@@ -343,7 +346,7 @@ int serve(const ServeOptions& options) {
   };
   if (!options.config_file.empty()) reloader.start([&] { (*observation)->reopen_files(); });
   if (auto started = broker.start(listening); !started) return fail(1, started.error());
-  suspender.start(suspensions.mover_events());
+  suspender.start(moves.between(suspensions.mover_events()));
   hear_signals_to_the_end();
   io.run();
   ignore_signals();

@@ -122,6 +122,8 @@ TEST_CASE("the server suspends no session of a tenant unless the file says so") 
   CHECK(configuration->tenants[1].suspend == Suspend::pressure);
   CHECK(configuration->tenants[1].suspend_after_ms == 600'000);
   CHECK(configuration->tenants[2].suspend == Suspend::never);
+  CHECK_FALSE(configuration->tenants[2].suspend_eviction);
+  CHECK(read("[tenants.anna]\nsuspend_eviction = true\n")->tenants[0].suspend_eviction);
   CHECK(open_configuration().tenants[0].suspend == Suspend::never);
   CHECK(names(mistakes("[tenants.anna]\nsuspend = \"always\"\nsuspend_after = 10\n"), "2",
               "suspend of [tenants.anna] must be one of \"never\", \"pressure\", \"idle\""));

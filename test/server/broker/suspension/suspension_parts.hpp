@@ -14,7 +14,7 @@ namespace gpuwire::test {
 
 struct TestMover final : server::Mover {
   std::string why_no_moves() const override { return why; }
-  bool send(server::ipc::Move order) override {
+  bool send(scheduler::SessionId, server::ipc::Move order) override {
     orders.push_back(std::move(order));
     return true;
   }
