@@ -23,8 +23,8 @@ COMMENTS = "comments state what it guards"
 # Files with locks that no annotation names, and why.
 WITHOUT_ANNOTATIONS = {
     "bench/slow_way.hpp": "a relay of benchmarks, not of the product",
+    "client_stub/driver/state/composition/lifecycle.cpp": "fork and tests change the guarded variables without it",
     "client_stub/driver/state/module/module_state.hpp": "functions take it by other objects that refer to the module",
-    "client_stub/driver/state/session/lifecycle.cpp": "fork and tests change the guarded variables without it",
     "client_stub/nvml/connection.cpp": "calls run in a lambda that maps exceptions",
     "client_stub/session/connected_session.hpp": COMMENTS,
     "client_stub/session/lane_opener.hpp": "guards no member but the start of the thread",

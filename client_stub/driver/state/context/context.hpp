@@ -129,6 +129,12 @@ inline uint64_t thread_number() noexcept {
   return thread ? thread->number : 0;
 }
 
+// Returns whether this thread runs a host function of the program, which must not wait for the device
+// (CUDA_ERROR_NOT_PERMITTED).
+bool in_host_callback() noexcept;
+// Ends the streams of its own (CU_STREAM_PER_THREAD) of a thread that ends.
+void end_own_streams(const ThreadState& thread) noexcept;
+
 // Returns the context of a program's handle, even a destroyed one; null, with `error` = CUDA_ERROR_INVALID_CONTEXT, if
 // the handle was never given out.
 ContextState* find_context(CUcontext context) noexcept;

@@ -9,10 +9,6 @@
 #include "client_stub/driver/state/handle/handle_table.hpp"
 #include "client_stub/driver/process/process.hpp"
 #include "client_stub/driver/state/session/server_session.hpp"
-#include "client_stub/driver/state/host_memory/host_regions.hpp"
-#include "client_stub/driver/state/memory/cached_memory.hpp"
-#include "client_stub/driver/state/stream/capture.hpp"
-#include "client_stub/driver/state/stream/host_callbacks.hpp"
 
 namespace gpuwire::client {
 
@@ -28,22 +24,7 @@ thread_local constinit ThreadState* t_state __attribute__((tls_model("initial-ex
 void end_thread(void* value) noexcept {
   auto* state = static_cast<ThreadState*>(value);
   t_state = nullptr;
-  if (process()) {
-    for (const auto& own : state->own_streams) {
-      if (!known_handle(wire::HandleKind::stream, own.stream) || !own.context->alive.load(std::memory_order_relaxed))
-        continue;
-      if (!own.announced) {
-        forget_stream_handle(own.stream);
-        continue;
-      }
-      Caller caller = own.context->server->own_caller();
-      caller.state = own.context;
-      caller.context_handle = own.context->base->handle;
-      caller.context = uint32_t(own.context->handle);
-      caller.server->cached_memory.give_back_of_stream(own.stream);
-      forward::cuStreamDestroy_v2(caller, reinterpret_cast<CUstream>(own.stream));
-    }
-  }
+  if (process()) end_own_streams(*state);
   delete state;
 }
 
@@ -63,6 +44,11 @@ ThreadState* thread_state() noexcept {
   t_state = new (std::nothrow) ThreadState;
   if (t_state) pthread_setspecific(thread_key(), t_state);
   return t_state;
+}
+
+bool in_host_callback() noexcept {
+  const ThreadState* thread = thread_state();
+  return thread && thread->in_callback;
 }
 
 ContextState* find_context(CUcontext context) noexcept {
@@ -119,26 +105,6 @@ ContextState* context_or_current(CUcontext context, CUresult& error) noexcept {
 void set_flags(ContextState& context, Session& session, unsigned flags) noexcept {
   context.flags.store(flags, std::memory_order_relaxed);
   session.wait_asleep((flags & CU_CTX_SCHED_MASK) == CU_CTX_SCHED_BLOCKING_SYNC);
-}
-
-CUresult synchronise_entered(const Caller& caller) noexcept {
-  ContextState& context = *caller.state;
-  if (in_host_callback()) return CUDA_ERROR_NOT_PERMITTED;
-  if (CUresult error = caller.server->captures.permit_synchronisation(context)) return leave(caller, error);
-  // No work was sent since the context was last known to be idle.
-  if (context_idle(context)) return leave(caller, CUDA_SUCCESS);
-  uint64_t up_to = context.work.load(std::memory_order_relaxed);
-  // A kernel may be waiting for a write of the program.
-  caller.server->host_regions.push(caller);
-  CUresult result = forward::cuCtxSynchronize(caller);
-  if (result == CUDA_SUCCESS) note_context_done(context, up_to);
-  return leave(caller, result);
-}
-
-CUresult synchronise_current_context() noexcept {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  return synchronise_entered(caller);
 }
 
 }  // namespace gpuwire::client

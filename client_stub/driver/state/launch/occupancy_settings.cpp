@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "client_stub/driver/state/warm_start/warm_start.hpp"
+#include "client_stub/driver/process/read_number.hpp"
 
 namespace gpuwire::client {
 namespace {

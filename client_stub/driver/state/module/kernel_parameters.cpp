@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "client_stub/driver/process/read_number.hpp"
+
 namespace gpuwire::client {
 
 void LinkedImages::add(const ProgramImage::Digest& image, std::shared_ptr<const fatbin::KernelParameterTable> inputs) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "client_stub/driver/state/warm_start/profiled_images.hpp"
+#include "client_stub/driver/state/module/program_image.hpp"
 #include "client_stub/driver/state/session/session_part.hpp"
 #include "protocol/threads/mutex.hpp"
 

@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "client_stub/driver/state/context/context.hpp"
 #include "client_stub/driver/state/session/session_part.hpp"
 #include "protocol/threads/mutex.hpp"
 
@@ -93,6 +94,9 @@ class HostCallbacks final : public SessionPart {
     CUresult status;
   };
   void run() noexcept;
+  // Sends the data that the server needs behind the function (or, for a late copy, the copy's source), and then the
+  // answer for which the stream waits. Lock: none.
+  void answer(const Due& due, const HostCallback& callback) noexcept;
   bool any_before(uint64_t wire_stream, uint64_t sequence) const noexcept;
   void notify_lost() noexcept REQUIRES(mutex_);
   void count_added(const HostCallback& callback) noexcept REQUIRES(mutex_);
@@ -121,9 +125,6 @@ class HostCallbacks final : public SessionPart {
   // The thread lives until the process ends.
   std::thread thread_;
 };
-
-// Returns whether this thread is running a callback, which must not wait for the device (CUDA_ERROR_NOT_PERMITTED).
-bool in_host_callback() noexcept;
 
 // Sends a callback to its stream; `callback.stream` is the program's argument. The function that is set decides between
 // cuLaunchHostFunc and cuStreamAddCallback.

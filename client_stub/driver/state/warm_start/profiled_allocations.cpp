@@ -6,6 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "client_stub/driver/process/read_number.hpp"
+
 namespace gpuwire::client {
 namespace {
 

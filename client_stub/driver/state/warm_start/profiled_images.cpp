@@ -7,7 +7,7 @@
 namespace gpuwire::client {
 namespace {
 
-constexpr size_t kHexDigits = 2 * sizeof(ProgramImage::Digest);
+constexpr size_t kHexDigits = 2 * sizeof(SubjectDigest);
 constexpr std::pair<wire::HandleKind, std::string_view> kKinds[] = {{wire::HandleKind::library, "library "},
                                                                     {wire::HandleKind::module, "module "}};
 
@@ -57,11 +57,11 @@ ProfiledImages::ProfiledImages(std::shared_ptr<WarmStart> program) : program_(st
   earlier_ = images_.size();
 }
 
-bool ProfiledImages::holds(const ProgramImage::Digest& image) const noexcept {
+bool ProfiledImages::holds(const SubjectDigest& image) const noexcept {
   return std::any_of(images_.begin(), images_.end(), [&](const ProfiledImage& one) { return one.digest == image; });
 }
 
-void ProfiledImages::used(wire::HandleKind kind, const ProgramImage::Digest& image, std::string_view kernel) {
+void ProfiledImages::used(wire::HandleKind kind, const SubjectDigest& image, std::string_view kernel) {
   if (!program_->kept() || !WarmStart::holds(kernel) || !used_.insert(image).second) return;
   if (holds(image) || images_.size() == kProfiledImagesMax) return;
   images_.push_back({kind, image, std::string(kernel)});

@@ -20,7 +20,7 @@ inline constexpr size_t kProfiledImagesMax = 256;  // of one program
 // An image, its form in the program (library or module), and its first used kernel.
 struct ProfiledImage {
   wire::HandleKind kind;
-  ProgramImage::Digest digest;
+  SubjectDigest digest;
   std::string kernel;
 };
 
@@ -31,11 +31,11 @@ class ProfiledImages {
 
   // Returns the images of earlier runs.
   std::span<const ProfiledImage> earlier() const noexcept { return {images_.data(), earlier_}; }
-  bool holds(const ProgramImage::Digest& image) const noexcept;  // in any form
+  bool holds(const SubjectDigest& image) const noexcept;  // in any form
 
   // This run has used a kernel of the image for the first time.
-  void used(wire::HandleKind kind, const ProgramImage::Digest& image, std::string_view kernel);
-  bool is_used(const ProgramImage::Digest& image) const noexcept { return used_.contains(image); }
+  void used(wire::HandleKind kind, const SubjectDigest& image, std::string_view kernel);
+  bool is_used(const SubjectDigest& image) const noexcept { return used_.contains(image); }
   // Removes the images that this run has not used: the program has changed.
   void forget_unused();
 
@@ -43,7 +43,7 @@ class ProfiledImages {
   const std::shared_ptr<WarmStart> program_;
   std::vector<ProfiledImage> images_;
   size_t earlier_ = 0;  // the number of images from earlier runs
-  std::set<ProgramImage::Digest> used_;
+  std::set<SubjectDigest> used_;
 };
 
 }  // namespace gpuwire::client

@@ -1,5 +1,6 @@
 #include "client_stub/driver/state/warm_start/program_name.hpp"
 
+#include <openssl/evp.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -49,14 +50,16 @@ std::string script_of(const std::string& executable, std::span<const std::string
   return "";
 }
 
-ProgramImage::Digest program_digest(const std::string& executable, uint64_t bytes, int64_t changed_ns,
-                                    const std::string& script) {
+SubjectDigest program_digest(const std::string& executable, uint64_t bytes, int64_t changed_ns,
+                             const std::string& script) {
   const std::string text =
       executable + '\0' + std::to_string(bytes) + '\0' + std::to_string(changed_ns) + '\0' + script;
-  return ProgramImage::whole({reinterpret_cast<const uint8_t*>(text.data()), text.size()})->digest();
+  SubjectDigest digest{};
+  EVP_Digest(text.data(), text.size(), digest.data(), nullptr, EVP_sha256(), nullptr);
+  return digest;
 }
 
-ProgramImage::Digest own_program_digest() {
+SubjectDigest own_program_digest() {
   std::error_code error;
   const std::string executable = std::filesystem::read_symlink("/proc/self/exe", error);
   struct stat status {};

@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "client_stub/driver/state/module/program_image.hpp"
+#include "client_stub/driver/state/warm_start/warm_start.hpp"
 
 namespace gpuwire::client {
 
@@ -15,9 +15,9 @@ namespace gpuwire::client {
 std::string script_of(const std::string& executable, std::span<const std::string> arguments);
 
 // Returns a digest of the executable (path, size and time) and the script (path). Nothing: the system cannot answer.
-ProgramImage::Digest program_digest(const std::string& executable, uint64_t bytes, int64_t changed_ns,
-                                    const std::string& script);
+SubjectDigest program_digest(const std::string& executable, uint64_t bytes, int64_t changed_ns,
+                             const std::string& script);
 // Returns the digest of this process's program.
-ProgramImage::Digest own_program_digest();
+SubjectDigest own_program_digest();
 
 }  // namespace gpuwire::client

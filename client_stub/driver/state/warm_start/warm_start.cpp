@@ -72,8 +72,7 @@ class OwnFile {
 
 // Matches the files of this store only.
 bool names_subject(const std::string& file_name) noexcept {
-  return file_name.size() == 2 * sizeof(ProgramImage::Digest) &&
-         file_name.find_first_not_of(kDigits) == std::string::npos;
+  return file_name.size() == 2 * sizeof(SubjectDigest) && file_name.find_first_not_of(kDigits) == std::string::npos;
 }
 
 }  // namespace
@@ -84,7 +83,7 @@ std::string warm_start_folder() {
   return key.empty() ? "" : key + '.' + std::string(kFolder);
 }
 
-std::string hex_digits(const ProgramImage::Digest& digest) {
+std::string hex_digits(const SubjectDigest& digest) {
   std::string out;
   for (uint8_t byte : digest) {
     for (unsigned digit : {byte / 16u, byte % 16u}) out += kDigits[digit];
@@ -92,7 +91,7 @@ std::string hex_digits(const ProgramImage::Digest& digest) {
   return out;
 }
 
-WarmStart::WarmStart(std::string folder, const ProgramImage::Digest& subject) : folder_(std::move(folder)) {
+WarmStart::WarmStart(std::string folder, const SubjectDigest& subject) : folder_(std::move(folder)) {
   if (!folder_.empty()) file_ = folder_ + '/' + hex_digits(subject);
 }
 

@@ -2,15 +2,12 @@
 #pragma once
 
 #include <array>
-#include <charconv>
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <unordered_set>
 #include <vector>
 
-#include "client_stub/driver/state/module/program_image.hpp"
 #include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
@@ -18,6 +15,9 @@ namespace gpuwire::client {
 // The subject of a line: kernels, occupancy and parameters of an image, images and memory of a program.
 enum class WarmStartSection : uint8_t { kernels, occupancy, parameters, images, memory };
 inline constexpr size_t kWarmStartSections = 5;
+
+// The SHA-256 of an image (ProgramImage::Digest), or the digest of a program (program_name.hpp).
+using SubjectDigest = std::array<uint8_t, 32>;
 
 inline constexpr size_t kWarmStartSectionBytesMax = 64 << 10;  // the lines of one section
 inline constexpr size_t kWarmStartFileBytesMax = 256 << 10;    // more than all sections of an image or of a program
@@ -34,7 +34,7 @@ std::string warm_start_folder();
 // Any thread. Lock: mutex_, a leaf, held while the file is read and written.
 class WarmStart {
  public:
-  WarmStart(std::string folder, const ProgramImage::Digest& subject);
+  WarmStart(std::string folder, const SubjectDigest& subject);
 
   // Returns whether a line can end with this name of a kernel, and be told from other lines.
   static bool holds(std::string_view name) noexcept;
@@ -70,14 +70,6 @@ class WarmStart {
 };
 
 // Returns the 64 digits of a digest: the name of its file, and how lines about images begin.
-std::string hex_digits(const ProgramImage::Digest& digest);
-
-// Takes a number from the beginning of what is left of a line. False: there is none, or it is too large.
-template <class Number>
-bool read_number(std::string_view& text, Number& out) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
-  text.remove_prefix(size_t(end - text.data()));
-  return error == std::errc();
-}
+std::string hex_digits(const SubjectDigest& digest);
 
 }  // namespace gpuwire::client

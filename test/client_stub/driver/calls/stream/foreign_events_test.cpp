@@ -4,7 +4,7 @@
 #include "client/custom.hpp"
 #include "client_stub/driver/state/session/server_session.hpp"
 #include "client_stub/driver/state/call/caller.hpp"
-#include "client_stub/driver/state/session/notices.hpp"
+#include "client_stub/driver/state/composition/notices.hpp"
 #include "schema/api_graph.capnp.h"
 #include "schema/session.capnp.h"
 #include "test/client_stub/driver/fixture.hpp"

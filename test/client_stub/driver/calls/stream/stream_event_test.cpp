@@ -3,7 +3,7 @@
 #include "client/forward.hpp"
 #include "client/custom.hpp"
 #include "client_stub/driver/state/call/caller.hpp"
-#include "client_stub/driver/state/session/notices.hpp"
+#include "client_stub/driver/state/composition/notices.hpp"
 #include "client_stub/driver/state/stream/host_callbacks.hpp"
 #include "schema/api_stream.capnp.h"
 #include "schema/session.capnp.h"

@@ -13,7 +13,7 @@
 #include "client_stub/driver/state/stream/host_callbacks.hpp"
 #include "client_stub/driver/state/copy/shared_staging.hpp"
 #include "client_stub/driver/state/host_memory/host_regions.hpp"
-#include "client_stub/driver/state/session/notices.hpp"
+#include "client_stub/driver/state/composition/notices.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
 #include "test/client_stub/driver/state/memory/fixture.hpp"

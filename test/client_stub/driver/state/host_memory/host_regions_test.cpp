@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "client_stub/driver/state/session/notices.hpp"
+#include "client_stub/driver/state/composition/notices.hpp"
 #include "client_stub/driver/state/host_memory/pinned_pointers.hpp"
 #include "client_stub/driver/state/memory/shares.hpp"
 #include "test/client_stub/driver/state/memory/fixture.hpp"

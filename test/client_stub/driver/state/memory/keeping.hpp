@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "client_stub/driver/state/memory/cached_memory.hpp"
-#include "client_stub/driver/state/session/notices.hpp"
+#include "client_stub/driver/state/composition/notices.hpp"
 #include "schema/api_memory.capnp.h"
 #include "schema/api_pool.capnp.h"
 #include "schema/session.capnp.h"

@@ -21,7 +21,7 @@
 #include "client_stub/driver/state/host_memory/pinned_pointers.hpp"
 #include "client_stub/driver/state/managed_memory/managed_memory.hpp"
 #include "client_stub/driver/state/session/device_output.hpp"
-#include "client_stub/driver/state/session/notices.hpp"
+#include "client_stub/driver/state/composition/notices.hpp"
 #include "client_stub/driver/state/stream/capture.hpp"
 #include "test/client_stub/driver/fixture.hpp"
 #include "client_stub/driver/state/profile/gpu_spans.hpp"

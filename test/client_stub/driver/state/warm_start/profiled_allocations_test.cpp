@@ -19,7 +19,7 @@ using Sizes = std::vector<uint64_t>;
 
 constexpr uint64_t kMiB = 1 << 20, kLarge = 40 * kMiB;
 static_assert(kLarge > CachedMemory::kBlockBytesMax);
-constexpr ProgramImage::Digest kProgram{7};
+constexpr SubjectDigest kProgram{7};
 
 struct User : test::WarmStartUser {
   User() : WarmStartUser("memory") {}

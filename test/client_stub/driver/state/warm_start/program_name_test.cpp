@@ -15,9 +15,9 @@ TEST_CASE("An interpreter is told from others, and its programs by their script"
   CHECK(script_of("/usr/bin/python3.11", Arguments{"python", "-m", "train", "x"}) == "-mtrain");
   CHECK(script_of("/usr/bin/python3.11", Arguments{"python", "-c", "import torch"}) == "-cimport torch");
   CHECK(script_of("/usr/bin/python3.11", Arguments{"python"}) == "");
-  std::set<ProgramImage::Digest> digests = {program_digest("/a", 1, 2, ""), program_digest("/a", 1, 3, ""),
-                                            program_digest("/a", 2, 2, ""), program_digest("/b", 1, 2, ""),
-                                            program_digest("/a", 1, 2, "script")};
+  std::set<SubjectDigest> digests = {program_digest("/a", 1, 2, ""), program_digest("/a", 1, 3, ""),
+                                     program_digest("/a", 2, 2, ""), program_digest("/b", 1, 2, ""),
+                                     program_digest("/a", 1, 2, "script")};
   CHECK(digests.size() == 5);
   CHECK(own_program_digest() == own_program_digest());
 }

@@ -24,7 +24,7 @@ struct StoreUser : test::WarmStartUser {
   StoreUser() : WarmStartUser("kernel") {}
 
   WarmStart subject(size_t number = 0) const {
-    ProgramImage::Digest digest{};
+    SubjectDigest digest{};
     std::memcpy(digest.data(), &number, sizeof number);
     return {folder.string(), digest};
   }
@@ -112,7 +112,7 @@ TEST_CASE("So large is a section and a file, and so many files there are") {
   CHECK(std::filesystem::file_size(user.file()) < 2 * kWarmStartFileBytesMax);
   std::ofstream(user.folder / "of somebody else") << "text";
   for (size_t i = user.files().size(); i < kWarmStartFilesMax; ++i) {
-    ProgramImage::Digest digest{};
+    SubjectDigest digest{};
     std::memcpy(digest.data() + sizeof i, &i, sizeof i);
     std::ofstream(user.folder / hex_digits(digest)) << "kernel a\n";
   }

@@ -29,7 +29,7 @@ struct WarmStartUser {
   WarmStartUser& operator=(const WarmStartUser&) = delete;
   ~WarmStartUser() { unsetenv("GPUWIRE_CACHE_KEY_FILE"); }
 
-  std::shared_ptr<client::WarmStart> store(const client::ProgramImage::Digest& subject) const {
+  std::shared_ptr<client::WarmStart> store(const client::SubjectDigest& subject) const {
     return std::make_shared<client::WarmStart>(folder.string(), subject);
   }
 

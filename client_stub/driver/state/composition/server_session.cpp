@@ -23,7 +23,7 @@
 #include "client_stub/driver/state/module/prefetched_images.hpp"
 #include "client_stub/driver/state/profile/gpu_spans.hpp"
 #include "client_stub/driver/state/session/device_output.hpp"
-#include "client_stub/driver/state/session/notices.hpp"
+#include "client_stub/driver/state/composition/notices.hpp"
 #include "client_stub/driver/state/stream/capture.hpp"
 #include "client_stub/driver/state/stream/host_callbacks.hpp"
 #include "client_stub/session/environment.hpp"

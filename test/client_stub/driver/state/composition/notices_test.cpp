@@ -13,7 +13,7 @@
 #include "client/custom.hpp"
 #include "client_stub/driver/state/session/device_output.hpp"
 #include "client_stub/driver/state/stream/host_callbacks.hpp"
-#include "client_stub/driver/state/session/notices.hpp"
+#include "client_stub/driver/state/composition/notices.hpp"
 #include "client_stub/driver/state/copy/pending_copies.hpp"
 #include "schema/session.capnp.h"
 #include "test/client_stub/driver/fixture.hpp"

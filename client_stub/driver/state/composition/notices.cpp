@@ -1,4 +1,4 @@
-#include "client_stub/driver/state/session/notices.hpp"
+#include "client_stub/driver/state/composition/notices.hpp"
 
 #include <algorithm>
 #include <array>
