@@ -13,10 +13,10 @@
 #include <tl/expected.hpp>
 
 #include "server/broker/admission/admission.hpp"
-#include "server/broker/keeper/adoption.hpp"
+#include "server/broker/session/adoption.hpp"
 #include "server/broker/keeper/keeping.hpp"
 #include "server/broker/limits.hpp"
-#include "server/broker/admission/connection_manager.hpp"
+#include "server/broker/connection/connection_manager.hpp"
 #include "server/broker/session/session_registry.hpp"
 #include "server/broker/session/sessions.hpp"
 #include "server/broker/session/tenant_lanes.hpp"

@@ -15,7 +15,7 @@
 #include <tl/expected.hpp>
 
 #include "server/base/lifetime.hpp"
-#include "server/broker/admission/query_budget.hpp"
+#include "server/broker/connection/query_budget.hpp"
 #include "server/control/requests.hpp"
 #include "server/control/sources.hpp"
 

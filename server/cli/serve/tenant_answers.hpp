@@ -12,7 +12,7 @@
 
 #include "scheduler/run_times.hpp"
 #include "server/broker/admission/admission.hpp"
-#include "server/broker/admission/query_answer.hpp"
+#include "server/broker/connection/query_answer.hpp"
 #include "server/control/client/metrics.hpp"
 #include "server/control/sources.hpp"
 #include "server/control/usage/usage.hpp"

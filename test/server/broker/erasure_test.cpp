@@ -9,7 +9,7 @@
 #include <doctest/doctest.h>
 #include <spdlog/spdlog.h>
 
-#include "server/broker/admission/identity_watch.hpp"
+#include "server/broker/connection/identity_watch.hpp"
 #include "server/broker/limits.hpp"
 #include "server/broker/worker/worker_pool.hpp"
 #include "server/identity/administration.hpp"

@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-#include "server/broker/admission/query_budget.hpp"
+#include "server/broker/connection/query_budget.hpp"
 
 using namespace gpuwire::server;
 

@@ -1,4 +1,4 @@
-#include "server/broker/admission/connection_manager.hpp"
+#include "server/broker/connection/connection_manager.hpp"
 
 #include <algorithm>
 #include <utility>

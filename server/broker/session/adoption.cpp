@@ -1,4 +1,4 @@
-#include "server/broker/keeper/adoption.hpp"
+#include "server/broker/session/adoption.hpp"
 
 #include <algorithm>
 #include <charconv>

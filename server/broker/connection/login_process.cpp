@@ -1,4 +1,4 @@
-#include "server/broker/admission/login_process.hpp"
+#include "server/broker/connection/login_process.hpp"
 
 #include <algorithm>
 #include <csignal>

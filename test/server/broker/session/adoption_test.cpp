@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "server/broker/keeper/adoption.hpp"
+#include "server/broker/session/adoption.hpp"
 #include "test/server/broker/running_broker.hpp"
 #include "test/support/temporary_directory.hpp"
 #include "protocol/transport/connecting.hpp"

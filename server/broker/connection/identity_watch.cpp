@@ -1,4 +1,4 @@
-#include "server/broker/admission/identity_watch.hpp"
+#include "server/broker/connection/identity_watch.hpp"
 
 #include <spdlog/spdlog.h>
 #include <sys/inotify.h>

@@ -1,6 +1,6 @@
 // The listener without a broker: connections that arrive without free descriptors, and the connections that are dropped
 // to make room.
-#include "server/broker/admission/listener.hpp"
+#include "server/broker/connection/listener.hpp"
 
 #include <arpa/inet.h>
 #include <doctest/doctest.h>

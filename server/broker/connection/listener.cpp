@@ -1,4 +1,4 @@
-#include "server/broker/admission/listener.hpp"
+#include "server/broker/connection/listener.hpp"
 
 #include <algorithm>
 #include <cstring>
