@@ -18,7 +18,7 @@
 #include "protocol/wire/handle.hpp"
 #include "protocol/wire/ordinals.hpp"
 #include "server/base/host_memory.hpp"
-#include "server/replay/stream/sync_duties.hpp"
+#include "server/replay/sync_duties.hpp"
 
 namespace gpuwire::server {
 

@@ -42,7 +42,7 @@
 #include "server/driver/library/driver_library.hpp"
 #include "server/driver/driver_stack.hpp"
 #include "server/driver/trace/driver_trace.hpp"
-#include "server/worker/limits.hpp"
+#include "server/worker/connection/limits.hpp"
 #include "server/worker/session/reports.hpp"
 #include "server/worker/connection/resumption.hpp"
 #include "server/worker/session/session.hpp"

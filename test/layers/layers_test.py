@@ -95,6 +95,75 @@ def violations(root):
                 yield f"{os.path.relpath(path, root)} includes {match[0].split()[1]}: {other} {wrong}"
 
 
+# The folders inside one entry, lowest first; "." is the files that lie in the entry's own folder. A folder includes
+# those before it.
+INSIDE = {
+    "client_stub/driver/state": (
+        "call handle device session profile context launch warm_start stream memory host_memory managed_memory array "
+        "module copy graph composition"
+    ),
+    "server/replay": (
+        ". completion session device handle call host_memory context copy managed_memory stream module memory launch "
+        "graph composition"
+    ),
+    "server/worker": "connection session .",
+    "server/software_device": "ptx execution driver",
+}
+# Includes against that order, and why they stay.
+AGAINST = {
+    ("client_stub/driver/state", "context", "stream"): "a context holds the state of its NULL stream",
+    ("client_stub/driver/state", "copy", "graph"): "work in flight holds the program's memory that launched graphs use",
+    ("client_stub/driver/state", "host_memory", "copy"): "a region is made when no copy uses its memory",
+    ("client_stub/driver/state", "host_memory", "graph"): "memory of graphs is sent with the changes of regions",
+    ("client_stub/driver/state", "launch", "module"): "an answer about occupancy is cached with its function",
+    ("client_stub/driver/state", "memory", "copy"): "a freed block is cached unless work in flight may use it",
+    ("client_stub/driver/state", "memory", "host_memory"): "the memory at an address may be a region",
+    ("server/replay", "context", "copy"): "a context owns the pinned memory that its copies go through",
+    ("server/replay", "context", "stream"): "host functions in the streams of a context end with it",
+    ("server/replay", "host_memory", "graph"): "memory of graphs is delivered with the changes of regions",
+}
+
+
+def inner_folder(entry, folder):
+    """The folder directly inside an entry in which `folder` lies; None: it is not in the entry."""
+    if folder == entry:
+        return "."
+    return folder[len(entry) + 1:].split("/")[0] if folder.startswith(entry + "/") else None
+
+
+def inner_includes(entry):
+    """Includes between two folders inside an entry: the includer's, the included one, and the file with its line."""
+    for folder, path in sources(ROOT):
+        own = inner_folder(entry, folder)
+        if own is None:
+            continue
+        with open(path, encoding="utf-8") as file:
+            for match in INCLUDE.finditer(file.read()):
+                other = inner_folder(entry, match[1])
+                if other not in (None, own) and os.path.isfile(os.path.join(ROOT, match[0].split('"')[1])):
+                    yield own, other, f"{os.path.relpath(path, ROOT)} includes {match[0].split()[1]}"
+
+
+class Inside(unittest.TestCase):
+    def test_every_folder_inside_has_its_place(self):
+        for entry, order in INSIDE.items():
+            there = {inner_folder(entry, folder) for folder, _ in sources(ROOT)} - {None}
+            self.assertEqual(there, set(order.split()), entry)
+
+    def test_folders_inside_include_lower_ones(self):
+        wrong, used = [], set()
+        for entry, order in INSIDE.items():
+            rank = {folder: place for place, folder in enumerate(order.split())}
+            for own, other, line in inner_includes(entry):
+                if rank[other] < rank[own]:
+                    continue
+                used.add((entry, own, other))
+                if (entry, own, other) not in AGAINST:
+                    wrong.append(f"{line}: {other} is not below {own}")
+        self.assertEqual(wrong, [])
+        self.assertEqual(set(AGAINST) - used, set(), "these exceptions are none any more")
+
+
 class Layers(unittest.TestCase):
     def test_every_folder_with_code_is_declared(self):
         self.assertEqual({folder for folder, _ in sources(ROOT) if declared(folder) is None}, set())

@@ -10,8 +10,8 @@
 #include <thread>
 #include <unordered_map>
 
-#include "server/replay/stream/event_pool.hpp"
-#include "server/replay/stream/passed_marks.hpp"
+#include "server/replay/completion/event_pool.hpp"
+#include "server/replay/completion/passed_marks.hpp"
 #include "server/replay/replay.hpp"
 #include "server/replay/copy/staging.hpp"
 

@@ -2,7 +2,7 @@
 
 #include "protocol/wire/limits.hpp"
 #include "server/chunk_store/chunk_store.hpp"
-#include "server/replay/call/polling.hpp"
+#include "server/replay/completion/polling.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/context/context.hpp"
 #include "server/replay/copy/copy_back.hpp"

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "protocol/wire/limits.hpp"
-#include "server/replay/call/completion.hpp"
-#include "server/replay/call/polling.hpp"
+#include "server/replay/completion/completion.hpp"
+#include "server/replay/completion/polling.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/host_memory/host_regions.hpp"
 #include "server/replay/session/replay_state.hpp"

@@ -11,7 +11,7 @@
 #include <memory>
 
 #include "protocol/threads/mutex.hpp"
-#include "server/replay/stream/event_pool.hpp"
+#include "server/replay/completion/event_pool.hpp"
 #include "server/replay/copy/staging.hpp"
 
 namespace gpuwire::server {

@@ -1,7 +1,7 @@
 // Copies between the device and pages that are shared with a client on this machine: the client copies each byte once,
 // and the device reads and writes the shared pages.
-#include "server/replay/call/completion.hpp"
-#include "server/replay/call/polling.hpp"
+#include "server/replay/completion/completion.hpp"
+#include "server/replay/completion/polling.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/context/context.hpp"
 #include "server/replay/copy/copy.hpp"

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "server/driver_table.hpp"
-#include "server/replay/call/completion.hpp"
-#include "server/replay/call/polling.hpp"
+#include "server/replay/completion/completion.hpp"
+#include "server/replay/completion/polling.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/context/context.hpp"
 #include "server/replay/copy/copy.hpp"

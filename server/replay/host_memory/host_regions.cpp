@@ -13,7 +13,7 @@
 #include "server/replay/call/reply.hpp"
 #include "server/replay/graph/graph_memory.hpp"
 #include "server/replay/session/replay_state.hpp"
-#include "server/replay/stream/host_callbacks.hpp"
+#include "server/replay/session/postponed_frees.hpp"
 #include "server/session_handlers.hpp"
 #include "server/session_notices.hpp"
 

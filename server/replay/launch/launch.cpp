@@ -4,7 +4,7 @@
 
 #include "protocol/wire/limits.hpp"
 #include "server/driver_table.hpp"
-#include "server/replay/call/polling.hpp"
+#include "server/replay/completion/polling.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/context/context.hpp"
 #include "server/replay/copy/copy.hpp"

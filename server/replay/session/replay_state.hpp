@@ -10,10 +10,10 @@
 #include <unordered_set>
 
 #include "protocol/wire/frame.hpp"
-#include "server/replay/memory/memory.hpp"
-#include "server/replay/module/tried_attributes.hpp"
-#include "server/replay/stream/completion_words.hpp"
-#include "server/replay/stream/query_spin.hpp"
+#include "server/replay/completion/completion_words.hpp"
+#include "server/replay/completion/query_spin.hpp"
+#include "server/replay/replay.hpp"
+#include "server/replay/session/postponed_frees.hpp"
 
 namespace gpuwire::server {
 
@@ -29,8 +29,8 @@ class LinkThread;
 class ModuleCache;
 class ModuleStore;
 class ModuleWork;
-class Replay;
 class ShareExchange;
+class TriedAttributes;
 class UploadOrder;
 class WatchedEvents;
 
@@ -80,7 +80,7 @@ class ReplayState {
   ContextTable& contexts() { return *contexts_; }
   ModuleStore& modules() { return *modules_; }
   ModuleWork& module_work() { return *module_work_; }
-  TriedAttributes& tried_attributes() { return tried_attributes_; }
+  TriedAttributes& tried_attributes() { return *tried_attributes_; }
   LinkTable& links() { return *links_; }
   LinkThread& link_thread() { return *link_thread_; }
   DeviceResources& device_resources() { return *device_resources_; }
@@ -136,7 +136,7 @@ class ReplayState {
   std::unique_ptr<GraphMemory> graph_memory_;
   std::unique_ptr<HostRegions> host_regions_;
   std::unique_ptr<WatchedEvents> watched_events_;
-  TriedAttributes tried_attributes_;
+  std::unique_ptr<TriedAttributes> tried_attributes_;
   QuerySpin query_spin_;
   std::deque<PostponedFree> postponed_frees_;
   std::unordered_set<uint64_t> inner_graphs_;

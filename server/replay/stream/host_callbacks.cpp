@@ -7,12 +7,11 @@
 
 #include "protocol/threads/mutex.hpp"
 #include "server/driver_table.hpp"
-#include "server/replay/call/completion.hpp"
+#include "server/replay/completion/completion.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/context/context.hpp"
 #include "server/replay/copy/copy_back.hpp"
 #include "server/replay/host_memory/host_regions.hpp"
-#include "server/replay/memory/memory.hpp"
 #include "server/replay/session/replay_state.hpp"
 #include "server/session_handlers.hpp"
 #include "server/session_notices.hpp"

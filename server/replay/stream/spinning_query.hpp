@@ -3,7 +3,7 @@
 
 #include <cuda.h>
 
-#include "server/replay/call/polling.hpp"
+#include "server/replay/completion/polling.hpp"
 #include "server/replay/session/replay_state.hpp"
 
 namespace gpuwire::server {

@@ -9,7 +9,7 @@
 #include "server/custom.hpp"
 #include "server/replay/context/context.hpp"
 #include "server/replay/copy/copy_back.hpp"
-#include "server/replay/call/polling.hpp"
+#include "server/replay/completion/polling.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/session/replay_state.hpp"
 #include "server/replay/stream/host_callbacks.hpp"

@@ -1,9 +1,9 @@
 // Completion notices for events and streams, so that the client answers cuEventQuery and cuStreamQuery by itself.
 #include <memory>
 
-#include "server/replay/call/completion.hpp"
+#include "server/replay/completion/completion.hpp"
 #include "server/replay/call/explain.hpp"
-#include "server/replay/call/polling.hpp"
+#include "server/replay/completion/polling.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/context/context.hpp"
 #include "server/replay/copy/copy_back.hpp"

@@ -7,7 +7,7 @@
 
 #include "protocol/threads/polling.hpp"
 #include "protocol/wire/ordinals.hpp"
-#include "server/worker/limits.hpp"
+#include "server/worker/connection/limits.hpp"
 
 namespace gpuwire::server {
 namespace {

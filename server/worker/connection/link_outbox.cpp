@@ -8,7 +8,7 @@
 #include <capnp/message.h>
 
 #include "protocol/wire/limits.hpp"
-#include "server/worker/limits.hpp"
+#include "server/worker/connection/limits.hpp"
 
 namespace gpuwire::server {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "protocol/wire/limits.hpp"
 #include "protocol/wire/message_reader.hpp"
-#include "server/worker/limits.hpp"
+#include "server/worker/connection/limits.hpp"
 #include "wire/session_frames.hpp"
 
 namespace gpuwire::server {

@@ -12,7 +12,7 @@
 #include "protocol/wire/frame_decoder.hpp"
 #include "server/replay/replay.hpp"
 #include "server/worker/connection/frame_source.hpp"
-#include "server/worker/limits.hpp"
+#include "server/worker/connection/limits.hpp"
 
 namespace gpuwire::server {
 

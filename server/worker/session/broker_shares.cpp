@@ -5,7 +5,7 @@
 
 #include <fcntl.h>
 
-#include "server/worker/limits.hpp"
+#include "server/worker/connection/limits.hpp"
 
 namespace gpuwire::server {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <sys/prctl.h>
 
-#include "server/worker/limits.hpp"
+#include "server/worker/connection/limits.hpp"
 
 namespace gpuwire::server {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "protocol/threads/mutex.hpp"
-#include "server/replay/call/completion.hpp"
+#include "server/replay/completion/completion.hpp"
 
 namespace gpuwire::server {
 

@@ -17,15 +17,15 @@
 #include "server/driver_table.hpp"
 #include "server/gate/gate.hpp"
 #include "server/replay/call/explain.hpp"
-#include "server/replay/call/polling.hpp"
+#include "server/replay/completion/polling.hpp"
 #include "server/replay/call/profiler.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/host_memory/host_regions.hpp"
-#include "server/replay/memory/memory.hpp"
+#include "server/replay/session/postponed_frees.hpp"
 #include "server/replay/stream/host_callbacks.hpp"
 #include "server/chunk_store/chunk_store.hpp"
 #include "server/session_notices.hpp"
-#include "server/worker/limits.hpp"
+#include "server/worker/connection/limits.hpp"
 
 namespace gpuwire::server {
 namespace {

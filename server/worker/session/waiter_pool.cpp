@@ -1,6 +1,6 @@
 #include "server/worker/session/waiter_pool.hpp"
 
-#include "server/worker/limits.hpp"
+#include "server/worker/connection/limits.hpp"
 
 namespace gpuwire::server {
 

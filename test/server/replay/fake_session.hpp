@@ -17,7 +17,7 @@
 
 #include "protocol/wire/message_reader.hpp"
 #include "schema/session.capnp.h"
-#include "server/replay/call/completion.hpp"
+#include "server/replay/completion/completion.hpp"
 #include "server/replay/replay.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/session/replay_state.hpp"

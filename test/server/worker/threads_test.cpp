@@ -21,7 +21,7 @@
 #include "schema/session.capnp.h"
 #include "server/base/owned_descriptor.hpp"
 #include "server/worker/connection/frame_source.hpp"
-#include "server/worker/limits.hpp"
+#include "server/worker/connection/limits.hpp"
 #include "server/worker/connection/link_outbox.hpp"
 #include "server/worker/session/output_capture.hpp"
 #include "server/worker/session/polling_watcher.hpp"

@@ -11,7 +11,7 @@
 
 #include "protocol/transport/stream.hpp"
 #include "protocol/transport/unix.hpp"
-#include "server/worker/limits.hpp"
+#include "server/worker/connection/limits.hpp"
 #include "test/server/worker/server_process.hpp"
 
 using namespace gpuwire;

@@ -12,7 +12,7 @@
 
 #include "protocol/wire/limits.hpp"
 #include "protocol/wire/preface.hpp"
-#include "server/worker/limits.hpp"
+#include "server/worker/connection/limits.hpp"
 #include "schema/api_memory.capnp.h"
 #include "schema/handshake.capnp.h"
 #include "test/server/worker/server_process.hpp"

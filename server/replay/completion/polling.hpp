@@ -11,7 +11,7 @@
 #include "protocol/threads/polling.hpp"
 #include "server/driver_table.hpp"
 #include "server/replay/replay.hpp"
-#include "server/replay/stream/completion_mark.hpp"
+#include "server/replay/completion/completion_mark.hpp"
 
 namespace gpuwire::server {
 

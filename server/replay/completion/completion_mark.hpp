@@ -5,8 +5,8 @@
 
 #include "protocol/threads/polling.hpp"
 #include "server/driver_table.hpp"
-#include "server/replay/stream/completion_words.hpp"
-#include "server/replay/stream/event_pool.hpp"
+#include "server/replay/completion/completion_words.hpp"
+#include "server/replay/completion/event_pool.hpp"
 
 namespace gpuwire::server {
 

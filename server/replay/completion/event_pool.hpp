@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "protocol/threads/mutex.hpp"
-#include "server/replay/stream/completion_words.hpp"
+#include "server/replay/completion/completion_words.hpp"
 
 namespace gpuwire::server {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "server/driver_table.hpp"
-#include "server/replay/stream/event_pool.hpp"
+#include "server/replay/completion/event_pool.hpp"
 
 namespace gpuwire::server {
 

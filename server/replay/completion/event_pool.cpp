@@ -1,4 +1,4 @@
-#include "server/replay/stream/event_pool.hpp"
+#include "server/replay/completion/event_pool.hpp"
 
 #include "server/driver_table.hpp"
 

@@ -1,12 +1,12 @@
-#include "server/replay/stream/completion_words.hpp"
+#include "server/replay/completion/completion_words.hpp"
 
 #include <doctest/doctest.h>
 
 #include <string_view>
 #include <vector>
 
-#include "server/replay/stream/completion_mark.hpp"
-#include "server/replay/stream/passed_marks.hpp"
+#include "server/replay/completion/completion_mark.hpp"
+#include "server/replay/completion/passed_marks.hpp"
 #include "test/server/replay/fake_session.hpp"
 
 using namespace gpuwire;

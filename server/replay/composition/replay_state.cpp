@@ -16,7 +16,8 @@
 #include "server/replay/module/module_store.hpp"
 #include "server/replay/module/link_thread.hpp"
 #include "server/replay/module/module_work.hpp"
-#include "server/replay/call/polling.hpp"
+#include "server/replay/module/tried_attributes.hpp"
+#include "server/replay/completion/polling.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/stream/watched_events.hpp"
 
@@ -46,7 +47,8 @@ ReplayState::ReplayState(Replay& replay, SessionSettings settings)
       callbacks_(std::make_unique<HostCallbacks>(replay)),
       graph_memory_(std::make_unique<GraphMemory>(replay)),
       host_regions_(std::make_unique<HostRegions>(replay)),
-      watched_events_(std::make_unique<WatchedEvents>(replay.driver())) {}
+      watched_events_(std::make_unique<WatchedEvents>(replay.driver())),
+      tried_attributes_(std::make_unique<TriedAttributes>()) {}
 
 ReplayState::~ReplayState() {
   // While the device has work, memory that it could use must not be freed; the process is about to end.

@@ -1,9 +1,15 @@
-// Frees of device memory, for which the driver waits for the device.
+// Frees of device memory, for which the driver waits for the device: they wait while a stream may wait for a host
+// function of the client.
 #pragma once
 
-#include "server/replay/replay.hpp"
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
 
 namespace gpuwire::server {
+
+class Replay;
 
 // The bound of deferred frees. Beyond it a free is made at once, and may wait.
 inline constexpr size_t kPostponedFreesMax = 64u << 10;

@@ -1,4 +1,4 @@
-#include "server/replay/stream/completion_words.hpp"
+#include "server/replay/completion/completion_words.hpp"
 
 #include <sys/mman.h>
 
