@@ -23,7 +23,7 @@ class Ratios(unittest.TestCase):
         self.assertEqual(page.row_of("cnn_step_ms", [2], [3], [10]).round_trips, 300)
         self.assertEqual(page.row_of("load_s", [2], [3], [10]).round_trips, 300_000)
 
-    def test_of_a_rate_more_is_worse_as_well(self):
+    def test_a_larger_rate_is_worse_as_well(self):
         row = page.row_of("h2d_64m_gb_s", native=[50], remote=[10], round_trip_us=[10])
         self.assertEqual((row.native, row.round_trips), (5, 0))
 
@@ -42,11 +42,11 @@ class Verdicts(unittest.TestCase):
     def of(self, native, round_trips, spread=0.05):
         return page.verdict(self.WAS, Row(native, round_trips, spread))
 
-    def test_what_grew_beyond_the_spread_against_both_is_worse(self):
+    def test_a_time_that_grew_beyond_the_spread_against_both_is_worse(self):
         self.assertEqual(self.of(2.3, 2.3), page.WORSE)
         self.assertEqual(self.of(2.15, 2.15), page.SAME)
 
-    def test_what_fell_beyond_the_spread_against_both_is_better(self):
+    def test_a_time_that_fell_beyond_the_spread_against_both_is_better(self):
         self.assertEqual(self.of(1.7, 1.7), page.BETTER)
         self.assertEqual(self.of(1.9, 1.9), page.SAME)
 
@@ -109,7 +109,7 @@ class Recorded(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
         self.path = os.path.join(self.folder.name, "recorded", "card.json")
 
-    def test_what_is_written_is_read_again(self):
+    def test_a_written_page_is_read_again(self):
         made = {"tcp": {"a_us": Row(1.5, 2.25, 0.1)}, "shm": {"a_us": Row(1, 3, 0)}}
         self.assertIsNone(page.read(self.path))
         page.write(self.path, "a \"card\"", "2030-01-02", made)
@@ -130,7 +130,7 @@ class Recorded(unittest.TestCase):
         for device in ("1 x NVIDIA H200", "2 x NVIDIA H200, driver 580"):
             self.assertEqual(os.path.basename(page.file_of(device)), "nvidia_h200.json")
 
-    def test_what_lies_in_the_tree_can_be_read(self):
+    def test_the_pages_in_the_tree_can_be_read(self):
         for name in os.listdir(page.FOLDER) if os.path.isdir(page.FOLDER) else ():
             if name.endswith(".json"):
                 recorded = page.read(os.path.join(page.FOLDER, name))

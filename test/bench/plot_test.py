@@ -84,7 +84,7 @@ class Plot(BenchCase):
         self.assertEqual(picture.find(SVG + "title").text, "A step over the round trip, a <GPU> & more")
         self.assertIn("a <GPU> & more", [text.text for text in picture.iter(SVG + "text")])
 
-    def test_what_was_not_measured_is_left_out_with_a_line(self):
+    def test_a_figure_that_was_not_measured_is_left_out_with_a_line(self):
         said = self.draw(SESSIONS)
         self.assertIn("sessions_growth.svg is left out", said)
         self.assertEqual(os.listdir(self.path("pictures")), ["sessions_throughput.svg"])

@@ -78,7 +78,7 @@ TEST_CASE("a misspelt command or option is told with the one that was meant") {
   CHECK(has(nothing_like_it.err, "gpuwire sample: the command must be add-tenant or revoke, got fly\n"));
 }
 
-TEST_CASE("who says no command is told which there are") {
+TEST_CASE("a command line without a command gets the list of commands") {
   auto outcome = Sample().parse({});
   CHECK(outcome.code == kUsageError);
   CHECK(has(outcome.err, "gpuwire sample: the command must be add-tenant or revoke\n"));

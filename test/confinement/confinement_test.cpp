@@ -421,7 +421,7 @@ TEST_CASE("a worker's timers and signals leave room for those of its user's othe
         }) == 0);
 }
 
-TEST_CASE("what a worker leaves with the kernel unread is less than what its broker may send") {
+TEST_CASE("a worker can leave fewer descriptors in transit in the kernel than its broker may send") {
   constexpr rlim_t kBrokers = 128;
   const auto as_the_broker = [] {
     rlimit limit{kBrokers, kBrokers};

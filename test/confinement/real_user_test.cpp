@@ -69,7 +69,7 @@ bool refused(long result) { return result == -1 && errno == EPERM; }
 
 }  // namespace
 
-TEST_CASE("what the kernel counts for a user, one worker uses up for itself alone where each has a real user") {
+TEST_CASE("a worker with a real user of its own uses up the kernel's counts for itself alone") {
   if (!may_give_users()) return;
   int ends[2];
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);

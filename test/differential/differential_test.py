@@ -50,7 +50,7 @@ class Sequences(unittest.TestCase):
         self.assertEqual(never - described, set(), "no function of the description")
         self.assertLess(len(never), len(described) / 10)
 
-    def test_what_the_software_device_does_not_offer_is_left_out_for_it_alone(self):
+    def test_functions_that_the_software_device_does_not_offer_are_left_out_for_it_alone(self):
         called = {line.split()[2] for seed in SEEDS for line in sequences.make(seed, API, software=True)}
         self.assertFalse(called & sequences.LEFT_OUT_BY_SOFTWARE)
         self.assertFalse(sequences.LEFT_OUT_BY_SOFTWARE & set(sequences.NEVER_CALLED))
@@ -107,7 +107,7 @@ class Sequences(unittest.TestCase):
             with self.subTest(family):
                 self.assertTrue(any(len(sequences.make(seed, API, [family])) > 8 for seed in range(1, 6)))
 
-    def test_what_is_shown_of_memory_names_the_lines_that_wrote_it(self):
+    def test_a_digest_of_memory_names_the_lines_that_wrote_it(self):
         for seed in SEEDS:
             lines = [line.split() for line in sequences.make(seed, API)]
             for line in lines:
@@ -180,7 +180,7 @@ class Order(unittest.TestCase):
         self.write(self.plain)
         self.assertFalse(self.may_read(self.free))
 
-    def test_what_the_host_knows_all_work_knows_that_is_given_later(self):
+    def test_all_later_work_knows_the_state_that_the_host_knows(self):
         self.write(self.plain)
         self.order.learn(self.plain.clock)
         self.assertTrue(self.may_read(self.free))
@@ -188,7 +188,7 @@ class Order(unittest.TestCase):
         self.order.give(self.free)
         self.assertFalse(self.order.idle())
 
-    def test_what_later_work_comes_behind_the_host_need_not_know(self):
+    def test_the_host_need_not_know_the_order_of_later_work(self):
         self.write(self.plain)
         self.order.put_behind(self.plain.clock)
         self.assertTrue(self.may_read(self.free))
@@ -383,7 +383,7 @@ class Streams(unittest.TestCase):
         self.assertEqual(who[1], who[2])
         self.assertEqual(pair.processes, 4)
 
-    def test_what_the_processes_say_beside_their_logs_is_known_while_they_live(self):
+    def test_output_beside_the_logs_is_known_while_the_processes_live(self):
         pair = self.pair()
         said = [pair.said() for _ in pair.run(enumerate([["complain"], ["a"]]))]
         self.assertEqual(said, [["as printed\n"] * 2] * 2)
@@ -435,14 +435,14 @@ class Judging(unittest.TestCase):
 
         return jobs.Judge([Side(log) for log in alone], [], alone=False)
 
-    def test_what_differs_alone_too_is_a_difference_and_a_kind_is_confirmed_so_often(self):
+    def test_a_sequence_that_differs_alone_too_is_a_difference_and_a_kind_is_confirmed_so_often(self):
         judge = self.judge(self.DIFFER)
         for _ in range(jobs.CONFIRMED_MAX + 3):
             found, _, unrepeated, _ = judge.judge(["0 t0 cuInit 0"], self.DIFFER)
             self.assertEqual((len(found), unrepeated), (1, []))
         self.assertEqual(len(self.runs), 2 * jobs.CONFIRMED_MAX)
 
-    def test_what_differs_behind_others_only_is_told_apart(self):
+    def test_a_sequence_that_differs_behind_others_only_is_listed_apart(self):
         found, _, unrepeated, _ = self.judge([self.DIFFER[0]] * 2).judge(["0 t0 cuInit 0"], self.DIFFER)
         self.assertEqual((found, len(unrepeated)), ([], 1))
 
@@ -512,7 +512,7 @@ class Reporting(unittest.TestCase):
         self.assertEqual(row["examples"][0]["lines"], ["1 t0 cuMemAlloc_v2 >m1@64 64  => CUDA_SUCCESS $m1",
                                                        "3 t0 cuMemFree_v2 $m1  => CUDA_SUCCESS | CUDA_ERROR_UNKNOWN"])
 
-    def test_what_was_said_beside_the_logs_is_in_the_report_and_of_no_difference(self):
+    def test_output_beside_the_logs_is_in_the_report_and_makes_no_difference(self):
         report = reporting.Report()
         logs = [["1 cuMemAlloc_v2 CUDA_SUCCESS $m1"], ["1 cuMemAlloc_v2 CUDA_ERROR_UNKNOWN"]]
         report.add(7, self.LINES, [], logs, comparing.differences(*logs), ["natively", "remotely"])

@@ -90,7 +90,7 @@ class Dedup(Served):
                 self.assertLess(sent, CHUNK)
                 self.assertEqual(found, BYTES)
 
-    def test_of_bytes_that_differ_in_one_place_one_chunk_is_sent(self):
+    def test_a_copy_that_differs_in_one_place_sends_one_chunk(self):
         self.load("blocking", 1, BYTES, keeps=BYTES)
         for place, chunk in ((5 * CHUNK + 17, CHUNK), (0, CHUNK), (BYTES - 1, TAIL)):
             with self.subTest(place=place):
@@ -115,7 +115,7 @@ class Dedup(Served):
             # The bytes that measure the link are sent.
             self.assertLess(self.tenant()["chunk_bytes_found"] - before, MANY_BYTES)
 
-    def test_who_has_another_key_finds_nothing_that_was_kept_under_the_first(self):
+    def test_a_client_with_another_key_finds_nothing_that_was_stored_under_the_first(self):
         self.load("blocking", 1, BYTES, keeps=BYTES, user="anna")
         sent, found = self.load("blocking", 1, BYTES, keeps=BYTES, user="ben")
         self.assertGreater(sent, BYTES)
@@ -196,7 +196,7 @@ class NamedTenants(Served):
     def token(self, name):
         return os.path.join(self.folder.name, name + ".token")
 
-    def test_what_one_tenant_has_sent_is_not_there_for_another_that_holds_the_same_key(self):
+    def test_chunks_of_one_tenant_are_not_there_for_another_that_holds_the_same_key(self):
         for keeps, found in ((BYTES, 0), (0, BYTES)):
             for name in ("anna", "ben"):
                 with self.subTest(name=name, keeps=keeps):

@@ -49,7 +49,7 @@ class Modules(unittest.TestCase):
                 return 0
         return sum(size_of(path) for path in self.kept_files())
 
-    def test_of_a_large_library_only_the_images_that_are_used_travel_and_only_once(self):
+    def test_only_the_used_images_of_a_large_library_travel_and_only_once(self):
         with self.server() as server:
             sent, sent_bytes = self.images_sent(server)
             self.assertEqual(sent, IMAGES_USED)

@@ -209,7 +209,7 @@ class OwnView(Views):
         self.start_server()
         self.assertEqual(json.loads(self.told("anna", "usage", "--json"))[0]["sessions"], 1)
 
-    def test_who_is_nobody_is_told_nothing(self):
+    def test_a_client_without_a_tenant_is_told_nothing(self):
         ran = subprocess.run([GPUWIRE, "queue", "--server", self.server.address], capture_output=True, text=True,
                              timeout=RUN_LIMIT_SECONDS, env={**os.environ, "XDG_CONFIG_HOME": "/nonexistent"})
         self.assertEqual((ran.returncode, ran.stdout), (1, ""))

@@ -80,7 +80,7 @@ class Profiles(ProfileCase):
         self.assertEqual(totals["dropped"], 0)
         self.assertEqual(totals["timed"], len([span for span in profile.spans if span["pid"] == kernel["pid"]]))
 
-    def test_what_the_gpu_did_lies_between_the_calls_that_asked_for_it_and_saw_it_done(self):
+    def test_the_gpus_work_lies_between_the_calls_that_asked_for_it_and_saw_it_done(self):
         profile = self.profile(os.path.join(BUILD, "examples", "vector_add"))
         error = profile.clocks()
         kernel, = profile.of("kernel")

@@ -101,13 +101,13 @@ class Programs(ServerCase):
     def test_a_forked_child_is_told_and_the_parent_goes_on(self):
         self.assert_passed(run(self.server.address, "forks"))
 
-    def test_what_a_blocking_copy_brought_is_there_for_whoever_looks(self):
+    def test_a_blocking_copys_data_are_there_for_every_reader(self):
         for way in ("stream", "rows", "priority", "earlier", "waited", "green", "context", "process"):
             for size in ((), ("large",)):
                 with self.subTest(way, size=size):
                     self.assert_passed(run(self.server.address, "upload_order", way, *size))
 
-    def test_what_captures_forbid_is_refused_with_a_server_and_without(self):
+    def test_calls_that_captures_forbid_are_refused_with_a_server_and_without(self):
         self.assert_passed(run(self.server.address, "forbidden_in_captures"))
         self.assert_passed_alone("forbidden_in_captures")
 
@@ -189,7 +189,7 @@ class Programs(ServerCase):
     def test_green_contexts_have_their_multiprocessors_and_share_the_rest(self):
         self.assert_passed(run(self.server.address, "green_contexts"))
 
-    def test_what_is_set_on_a_function_is_what_a_launch_of_cuda_3_takes(self):
+    def test_attributes_that_are_set_on_a_function_are_those_of_a_launch_of_cuda_3(self):
         ran = run(self.server.address, "staged_launch", "offsets")
         self.assert_passed(ran)
         answers = ["CUDA_SUCCESS", "CUDA_ERROR_INVALID_HANDLE"] + 3 * ["CUDA_ERROR_INVALID_VALUE"]
@@ -243,7 +243,7 @@ class Programs(ServerCase):
     def test_graphs_copy_from_and_to_memory_of_the_program_when_they_run(self):
         self.assert_passed(run(self.server.address, "graph_copies"))
 
-    def test_what_a_launch_writes_arrives_whatever_becomes_of_its_graph(self):
+    def test_a_launchs_data_arrive_whatever_becomes_of_its_graph(self):
         self.assert_passed(run(self.server.address, "graphs_under_way"))
 
     def test_giving_memory_up_waits_for_the_work_of_the_context(self):
@@ -263,7 +263,7 @@ class Programs(ServerCase):
         self.assert_passed(run(self.server.address, "graph_host_nodes"))
 
     @unittest.skipIf(DEVICE != "software", "a GPU has it")
-    def test_what_the_software_device_lacks_is_named_before_the_error(self):
+    def test_a_function_that_the_software_device_lacks_is_named_before_the_error(self):
         for how, code, reason in (("instruction", "218", "instruction 'multimem' is not supported"),
                                   ("function", "801", "cuIpcGetMemHandle is not supported"), ("image", "209",
                                                                                               "PTX is needed")):

@@ -149,7 +149,7 @@ class Waits(QueueCase):
         wait_until(lambda: self.queue() == self.order, RUN_LIMIT_SECONDS, "the queue as it was")
         self.run_one_after_the_other()
 
-    def test_who_is_back_first_does_not_overtake_who_came_first(self):
+    def test_a_client_that_reconnects_first_does_not_overtake_one_that_came_first(self):
         self.begin_all()
         first, second = self.waiting[:2]
         first.process.send_signal(signal.SIGSTOP)

@@ -74,7 +74,7 @@ class Quotas(MemoryCase):
             holders[0].kill()
             holders[0].communicate()
 
-    def test_what_is_kept_of_freed_memory_is_told_to_be_free_and_is_there_when_it_is_short(self):
+    def test_cached_memory_is_reported_as_free_and_is_there_when_memory_is_short(self):
         for kept in ("64MiB", "0"):
             with self.subTest(kept):
                 self.assert_passed(
@@ -93,7 +93,7 @@ class Quotas(MemoryCase):
             self.assertEqual(idle.communicate()[0], "PASSED\n")
             self.setUp()
 
-    def test_what_one_session_leaves_in_memory_another_does_not_find(self):
+    def test_a_session_does_not_find_data_that_another_has_left_in_memory(self):
         self.assert_passed(run(self.server.address, CLEARING, "fill", "256"))
         wait_until(lambda: run(self.server.address, CLEARING, "count", "192").stdout.endswith("PASSED\n"),
                    RUN_LIMIT_SECONDS, "nothing is found")

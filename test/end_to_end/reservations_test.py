@@ -123,7 +123,7 @@ class Beside(tenants_test.Tenants):
         for program in (beside, limited, guaranteed):
             program.end()
 
-    def test_what_is_reserved_is_shown_and_is_the_reason_why_the_next_one_waits(self):
+    def test_a_reservation_is_shown_and_is_the_reason_why_the_next_program_waits(self):
         owner = self.begin("anna", 600)
         waits = self.begin("ben", 300, expected=None)
         self.assertIn("300 MiB of 1 GiB are not free on 1 GPU now; 200 MiB are guaranteed to other tenants; "
@@ -151,7 +151,7 @@ class Beside(tenants_test.Tenants):
         wait_until(lambda: not json.loads(self.status("--json"))["devices"][0]["memory_reserved_bytes"],
                    RUN_LIMIT_SECONDS, "the end of the reservation")
 
-    def test_who_waits_for_memory_that_its_own_program_has_keeps_nobody_out(self):
+    def test_a_program_that_waits_for_memory_of_its_own_user_keeps_nobody_out(self):
         # With a reservation, and without.
         for reserved in (True, False):
             has = self.begin("emil", 500 if reserved else 0)

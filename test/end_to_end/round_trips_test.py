@@ -65,7 +65,7 @@ class RoundTrips(ServerCase):
             more, account = self.waits("new_kernels", 3 * STEPS, user)
             self.assertEqual(more - many, STEPS, account)
 
-    def test_what_an_earlier_program_asked_about_a_kernel_comes_with_the_kernel(self):
+    def test_an_earlier_programs_queries_about_a_kernel_are_prefetched_with_the_kernel(self):
         with tempfile.TemporaryDirectory() as home:
             user = self.user(home, GPUWIRE_KEPT_MEMORY="0")  # memory is another test's
             self.waits("occupancy", 2 * STEPS, user)
@@ -75,7 +75,7 @@ class RoundTrips(ServerCase):
             more, account = self.waits("occupancy", 3 * STEPS, user)
             self.assertEqual(more - many, STEPS, account)
 
-    def test_what_an_earlier_program_asked_after_it_set_something_for_a_kernel_comes_with_the_kernel(self):
+    def test_an_earlier_programs_queries_after_a_setting_are_prefetched_with_the_kernel(self):
         with tempfile.TemporaryDirectory() as home:
             user = self.user(home, GPUWIRE_KEPT_MEMORY="0")  # memory is another test's
             mode, questions = "occupancy_of_settings", 3
@@ -157,7 +157,7 @@ class RoundTrips(ServerCase):
         number, unit = re.search(r"sent ([0-9.]+) (bytes|KiB|MiB|GiB)", ran.stderr).groups()
         return float(number) * {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}[unit]
 
-    def test_what_a_copy_brought_to_pinned_memory_is_not_sent_back(self):
+    def test_data_that_a_copy_brought_to_pinned_memory_are_not_sent_back(self):
         # Each round copies 4 MiB that differ from those of the round before.
         for memory in ("REGISTERED", "GIVEN", "GIVEN_ROWS"):
             with self.subTest(memory):

@@ -154,7 +154,7 @@ class Queueing(Tenants):
                          "anna's program has the first one")
         self.assert_passes(anna)
 
-    def test_what_can_never_fit_is_refused_with_the_reason(self):
+    def test_a_request_that_can_never_fit_is_refused_with_the_reason(self):
         for more, reason in ({"GPUWIRE_GPUS": "3"}, "3 GPUs asked for"), ({"GPUWIRE_MEMORY": "20GiB"},
                                                                           "20 GiB asked for"):
             ran = self.run_as("anna", "neighbour", **more)

@@ -67,7 +67,7 @@ class NoServer(unittest.TestCase):
         self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
         self.assertTrue(one_line_naming(ran.stderr, self.address, "refused"), ran.stderr)
 
-    def test_what_needs_no_device_and_no_version_is_answered_without_a_look_for_the_server(self):
+    def test_calls_that_need_no_device_and_no_version_are_answered_without_a_search_for_the_server(self):
         ran = run(self.address, sys.executable, "-c", ASKS_NO_DEVICE)
         self.assertEqual((ran.stdout, ran.stderr), ("PASSED\n", ""))
 

@@ -149,7 +149,7 @@ class Browsing(BrowsingPage):
         self.end_by_keyboard(program)
         self.assert_quiet()
 
-    def test_what_has_the_focus_keeps_it_when_its_part_is_replaced(self):
+    def test_an_element_keeps_the_focus_when_its_part_is_replaced(self):
         program = self.start_as("anna")
         self.assert_works(program)
         self.sign_in_by_keyboard(self.secret_of("anna"))
@@ -405,7 +405,7 @@ class BrowsingOverHttps(Looking, web_tls_test.TlsPage):
         self.end_by_keyboard(program)
         self.assert_quiet()
 
-    def test_who_has_signed_out_signs_in_again_with_the_certificate_by_a_button(self):
+    def test_a_user_who_has_signed_out_signs_in_again_with_the_certificate_by_a_button(self):
         self.browse("anna.pem")
         self.wait_for_text("Signed in as tenant anna")
         self.chromium.run('document.querySelector(".who button").click()')

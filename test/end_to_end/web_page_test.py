@@ -131,7 +131,7 @@ class Page(tenants_test.Tenants):
 
 
 class SignIn(Page):
-    def test_who_is_not_signed_in_sees_the_form_and_nothing_else(self):
+    def test_a_visitor_who_is_not_signed_in_sees_the_form_and_nothing_else(self):
         stranger = self.browser()
         for path in ("", "overview", "history", "tenants", "server", "end?session=1"):
             reply = stranger.get(path)
@@ -201,7 +201,7 @@ class SignIn(Page):
         self.assertEqual(anna.post("sign-out", {"csrf": own}).location, "sign-in")
         self.assertEqual(anna.get("overview").location, "sign-in")
 
-    def test_who_signs_out_is_signed_out_also_with_the_cookie_kept(self):
+    def test_a_cookie_does_not_outlive_signing_out(self):
         anna = self.signed_in("anna")
         kept = dict(anna.cookies)
         anna.send_form("overview", "sign-out", {})
@@ -510,7 +510,7 @@ class Live(Page):
             if part["id"] == "sessions" and "None of your sessions runs." in part["html"]:
                 break
 
-    def test_who_is_signed_out_elsewhere_is_told_and_hears_no_more(self):
+    def test_a_page_that_is_signed_out_elsewhere_says_so_and_gets_no_more_events(self):
         anna = self.signed_in("anna")
         events = self.events(anna, "tenants")
         self.assertEqual(next(events)[1]["id"], "tenants")

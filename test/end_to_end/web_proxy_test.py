@@ -55,7 +55,7 @@ class BehindProxy(ProxyPage):
         self.assertEqual(anna.send_form("overview", "sign-out", {}).location, "sign-in")
         self.assertEqual(anna.get("overview").location, "sign-in")
 
-    def test_who_opens_the_path_is_led_to_the_sign_in_below_it(self):
+    def test_a_visitor_of_the_path_is_led_to_the_sign_in_below_it(self):
         stranger = self.browser()
         self.assertEqual((stranger.get("").status, stranger.get("").location), (303, "sign-in"))
         self.assertEqual(web_tls_test.TlsBrowser(self.proxy.address, self.certificate).get("overview").status, 404)

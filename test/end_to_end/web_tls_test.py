@@ -125,7 +125,7 @@ class TlsPage(web_page_test.Page):
 
 
 class SignIn(TlsPage):
-    def test_who_shows_a_certificate_that_counts_sees_the_page_at_once_as_its_tenant(self):
+    def test_a_visitor_with_a_valid_certificate_sees_the_page_at_once_as_its_tenant(self):
         anna = self.browser("anna.pem")
         reply = anna.get("overview")
         self.assertEqual(reply.status, 200, reply.text)
@@ -246,7 +246,7 @@ class SignIn(TlsPage):
         self.assertEqual(self.browser("anna.pem").get("overview", Sec_Fetch_Site="cross-site").location, "sign-in")
         self.assertEqual(anna.get("overview").status, 200)
 
-    def test_who_has_signed_out_signs_in_again_by_a_button(self):
+    def test_a_user_who_has_signed_out_signs_in_again_by_a_button(self):
         anna = self.browser("anna.pem")
         kept = anna.send_form("overview", "sign-out", {})
         self.assertEqual(kept.location, "sign-in")

@@ -57,7 +57,7 @@ class Judging(unittest.TestCase):
         self.assertEqual(judging.goal(row(), "PASSED\n"), "its own check")
         self.assertEqual(judging.goal(row(right=matrix.same_output), ""), "the native output")
 
-    def test_what_is_not_installed_gives_its_reason(self):
+    def test_a_program_that_is_not_installed_is_skipped_with_its_reason(self):
         self.assertEqual(judging.not_installed(ran("NOT INSTALLED: a module\n", code=77)), "a module")
         self.assertEqual(judging.not_installed(ran("PASSED\n")), "")
 

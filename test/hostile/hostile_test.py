@@ -318,7 +318,7 @@ class Hostile(unittest.TestCase):
             for victim in victims:
                 self.assert_works(victim, 1)
 
-    def test_who_takes_all_the_memory_leaves_what_others_are_guaranteed(self):
+    def test_a_tenant_that_takes_all_the_memory_leaves_the_guarantees_of_others(self):
         hoarder = self.program("greedy", "takes_memory")
         self.assertEqual(hoarder.stdout.readline(), "ready\n")
         victim = self.program("anna", "takes_memory")
@@ -331,7 +331,7 @@ class Hostile(unittest.TestCase):
         victim.stdin.flush()
         self.assertEqual(victim.stdout.readline(), "taken\n")
 
-    def test_who_makes_the_server_take_memory_of_its_own_is_refused_at_its_bound_and_goes_on(self):
+    def test_a_tenant_that_makes_the_server_take_host_memory_is_refused_at_its_bound_and_goes_on(self):
         # Over shared memory the pages would be the client's own.
         hoarder = self.program("greedy", "takes_memory", GPUWIRE_TRANSPORT="tcp")
         self.assertEqual(hoarder.stdout.readline(), "ready\n")
@@ -356,7 +356,7 @@ class Hostile(unittest.TestCase):
         self.assert_served("anna")
         self.assertIsNone(hoarder.poll(), "the attacker's session has ended")
 
-    def test_who_loads_ever_more_large_images_is_refused_at_its_bound_and_goes_on(self):
+    def test_a_tenant_that_loads_ever_more_large_images_is_refused_at_its_bound_and_goes_on(self):
         hoarder = self.program("greedy", "takes_memory", GPUWIRE_TRANSPORT="tcp")
         self.assertEqual(hoarder.stdout.readline(), "ready\n")
         answers = []
@@ -410,9 +410,9 @@ class OfARoad(Hostile):
     test_a_session_that_shares_all_it_may_leaves_descriptors_to_others = None
     test_a_token_with_something_behind_a_nul_is_refused = None
     test_an_interactive_tenant_that_only_synchronises_leaves_batch_its_part = None
-    test_who_loads_ever_more_large_images_is_refused_at_its_bound_and_goes_on = None
-    test_who_makes_the_server_take_memory_of_its_own_is_refused_at_its_bound_and_goes_on = None
-    test_who_takes_all_the_memory_leaves_what_others_are_guaranteed = None
+    test_a_tenant_that_loads_ever_more_large_images_is_refused_at_its_bound_and_goes_on = None
+    test_a_tenant_that_makes_the_server_take_host_memory_is_refused_at_its_bound_and_goes_on = None
+    test_a_tenant_that_takes_all_the_memory_leaves_the_guarantees_of_others = None
     test_work_that_never_drains_takes_the_gpu_from_nobody = None
     if not LONG:
         # The broker and the login process answer them, before a session has its transport.
@@ -469,7 +469,7 @@ class ByRdma(OfARoad):
             link.sendall(said)
         return link
 
-    def test_who_asks_for_rdma_and_never_greets_keeps_nobody_from_it(self):
+    def test_clients_that_ask_for_rdma_and_never_greet_keep_nobody_from_it(self):
         random_bytes = random.Random(SEED).randbytes
         asks = attackers.rdma_end(random_bytes(200), random_bytes(16))
         attacks = ([asks],  # waits for an answer over the fabric, and sends nothing more

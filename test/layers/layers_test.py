@@ -196,7 +196,7 @@ CALLS = re.compile(r'#include "client/custom\.hpp"|\bcustom::cu[A-Z]')
 
 
 class Calls(unittest.TestCase):
-    def test_what_calls_of_the_stub_stand_on_makes_no_such_call(self):
+    def test_code_below_the_calls_of_the_stub_makes_no_such_call(self):
         wrong = []
         for folder, path in sources(ROOT):
             if declared(folder) not in ("client_stub/driver/state", "client_stub/driver/process"):

@@ -47,7 +47,7 @@ class Long(unittest.TestCase):
         # Some are not built everywhere: without nvcc, and without UCX.
         self.assertLessEqual(there, set(rows), "tests without a row in test/long/README.md")
 
-    def test_what_came_of_a_run_goes_into_the_rows_of_those_that_ran(self):
+    def test_the_outcome_of_a_run_goes_into_the_rows_of_the_tests_that_ran(self):
         with tempfile.NamedTemporaryFile("w", suffix=".xml") as report:
             report.write(REPORT)
             report.flush()

@@ -66,7 +66,7 @@ class Commands(unittest.TestCase):
             self.assertEqual(ran.returncode, 2)
             self.assertIn(line, ran.stderr)
 
-    def test_what_only_a_server_starts_says_so_and_what_to_use_instead(self):
+    def test_a_command_for_the_server_alone_says_so_and_what_to_use_instead(self):
         for command in ("worker", "login", "keeper", "suspender", "web"):
             ran = gpuwire(command)
             self.assertEqual((ran.returncode, ran.stdout), (2, ""), command)

@@ -124,7 +124,7 @@ class Manifests(unittest.TestCase):
                     self.assertEqual(container["image"].rsplit(":", 1)[1], VERSION)
             self.assertGreater(seen, 0)
 
-    def test_what_the_configuration_of_containers_names_is_mounted_and_its_ports_are_open(self):
+    def test_files_and_ports_in_the_configuration_of_containers_are_mounted_and_open(self):
         configuration = tomllib.loads(text_of("packaging", "docker", "server.toml"))
         daemon, service = self.manifest("server.yaml")
         server = daemon["spec"]["template"]["spec"]["containers"][0]

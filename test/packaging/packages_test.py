@@ -119,7 +119,7 @@ class Packages(unittest.TestCase):
             self.unpack(package, clean)
         self.assertEqual(before, tree(clean), "running leaves nothing in the installation")
 
-    def test_what_is_removed_leaves_nothing(self):
+    def test_removing_the_packages_leaves_nothing(self):
         root = os.path.join(self.folder.name, "removed")
         administration = os.path.join(root, "var", "lib", "dpkg")
         os.makedirs(os.path.join(administration, "updates"))

@@ -178,7 +178,7 @@ TEST_CASE("allowances never exceed a device, guarantees hold, and nothing is ref
   }
 }
 
-TEST_CASE("what a tenant is guaranteed waits for nobody, whatever others have borrowed before") {
+TEST_CASE("a tenant's guarantee waits for nobody, whatever others have borrowed before") {
   MemoryLedger ledger({1000 * kMiB});
   REQUIRE(!ledger.set_tenant(TenantId(1), 0, {.guaranteed_bytes = 400 * kMiB}));
   REQUIRE(!ledger.set_tenant(TenantId(2), 0, {}));

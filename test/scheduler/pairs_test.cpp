@@ -113,7 +113,7 @@ TEST_CASE("A program that mostly copies is measured, too, and runs beside others
   CHECK(got.second > 0.95);
 }
 
-TEST_CASE("What is best for two programs is chosen within 100 ms, and kept") {
+TEST_CASE("The best regime for two programs is chosen within 100 ms, and kept") {
   const std::pair<Workload, Workload> couples[] = {{inference(), inference()},
                                                    {inference(), small_training()},
                                                    {copies(), inference()},
@@ -203,7 +203,7 @@ TEST_CASE("Side by side is left within 100 ms when an unequal program comes to n
   CHECK(changes < 10);
 }
 
-TEST_CASE("Who claims to get more done than it does takes less than a tenth of its neighbour's half") {
+TEST_CASE("A program that claims to get more done than it does takes less than a tenth of its neighbour's half") {
   for (const Workload& honest : {stream(), inference(), sync_loop()}) {
     for (const unsigned contexts : {1u, 8u}) {
       Programs couple(honest, {.kernel = 100us, .contexts = contexts}, true);
@@ -255,7 +255,7 @@ TEST_CASE("A crowd of one tenant's programs that run side by side leaves another
   }
 }
 
-TEST_CASE("What a program does not get done while it begins is not taken for its rate") {
+TEST_CASE("Work that a program does not get done while it begins is not taken for its rate") {
   Programs couple(stream(), stream(), true, 2);
   uint64_t claimed = 0, before = 0;
   couple.world.lies = [&](SessionId id, Observation& seen) {
@@ -273,7 +273,7 @@ TEST_CASE("What a program does not get done while it begins is not taken for its
   CHECK(got.second > 0.31);
 }
 
-TEST_CASE("Who claims to get nothing done side by side gains little, and its neighbour keeps its half") {
+TEST_CASE("A program that claims to get nothing done side by side gains little, and its neighbour keeps its half") {
   Programs couple(inference(), inference(), true);
   uint64_t claimed = 0, before = 0;
   couple.world.lies = [&](SessionId id, Observation& seen) {
@@ -286,7 +286,7 @@ TEST_CASE("Who claims to get nothing done side by side gains little, and its nei
   CHECK(got.first > 0.45);
 }
 
-TEST_CASE("Who comes back beside one that nobody counts has its due by its own work, and no more than that") {
+TEST_CASE("A program that returns beside one without counts has its due by its own work, and no more than that") {
   Workload many{.kernel = 10us, .burst = 155us, .rest_min = 315us, .rest_max = 315us, .contexts = 8};
   Programs couple(inference(), many, true);
   couple.world.run(2s);

@@ -383,7 +383,7 @@ class Scenario {
 
 }  // namespace
 
-TEST_CASE("whatever comes and goes, the queue keeps its promises and nobody waits for ever") {
+TEST_CASE("the queue keeps its promises and nobody waits for ever, whatever comes and goes") {
   const unsigned scenarios = test::is_long_form() ? kScenariosLong : kScenarios;
   for (uint64_t seed = 1; seed <= scenarios; ++seed) {
     CAPTURE(seed);

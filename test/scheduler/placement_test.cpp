@@ -16,7 +16,7 @@ TEST_CASE("sessions go to the least loaded devices") {
   CHECK(devices_of(placement.ask(asks(4, 0, 2))) == std::vector<DeviceIndex>{0, 1});
 }
 
-TEST_CASE("what can never be is refused with the reason") {
+TEST_CASE("an impossible request is refused with the reason") {
   Placement placement(std::vector<Placement::Device>{{16 * kGiB}, {8 * kGiB}});
   placement.set_memory(
       {.free_now = {},
@@ -46,7 +46,7 @@ TEST_CASE("bytes that one session was promised are not promised to the next befo
   CHECK(placement.start_waiting().size() == 1);
 }
 
-TEST_CASE("who waits for memory hears how much of it programs that run have reserved") {
+TEST_CASE("a request that waits for memory learns how much of it running programs have reserved") {
   Placement placement(std::vector<Placement::Device>{{16 * kGiB}, {16 * kGiB}});
   placement.set_memory({.free_now = [](TenantId, DeviceIndex) { return 3 * kGiB; },
                         .most = {},
@@ -97,7 +97,7 @@ TEST_CASE("a lower class does not overtake a higher one, and a higher one stands
   CHECK(started[1].first == SessionId(4));
 }
 
-TEST_CASE("who waits for its own tenant's session to end holds up nobody") {
+TEST_CASE("a request that waits for its own tenant's session to end holds up nobody") {
   Placement placement(std::vector<Placement::Device>{{16 * kGiB}});
   PlacementRequest first = asks(1), second = asks(2);
   first.tenant_sessions_max = second.tenant_sessions_max = 1;
@@ -110,7 +110,7 @@ TEST_CASE("who waits for its own tenant's session to end holds up nobody") {
   CHECK(devices_of(placement.ask(asks(3))).size() == 1);
 }
 
-TEST_CASE("who waits for its own user's memory is told so, holds up nobody, and begins when the user has room") {
+TEST_CASE("a request that waits for its own user's memory says so, holds up nobody, and begins with the user's room") {
   Placement placement(std::vector<Placement::Device>{{.bytes = 100 * kGiB}});
   std::map<SessionId, uint64_t> used;
   Placement::Memory memory;

@@ -94,7 +94,7 @@ TEST_CASE("somebody who comes with one session is not behind all of another tena
   CHECK(order == std::vector<uint64_t>{1, 50, 60, 2, 51, 3});
 }
 
-TEST_CASE("who comes again and again is no more in front of those who wait than they of it") {
+TEST_CASE("a tenant that returns again and again is served as often as the tenants that wait") {
   Placement placement(std::vector<Placement::Device>{{16 * kGiB, 1}});
   REQUIRE(devices_of(placement.ask(asks(99))).size() == 1);
   for (uint64_t session = 1; session <= 4; ++session) placement.ask(of_tenant(TenantId(1), asks(session)));
@@ -111,7 +111,7 @@ TEST_CASE("who comes again and again is no more in front of those who wait than 
   CHECK(tenants == "12121212");
 }
 
-TEST_CASE("what was had while nobody waited is held against nobody") {
+TEST_CASE("time that a tenant had while nobody waited is held against nobody") {
   Placement placement(std::vector<Placement::Device>{{16 * kGiB, 1}});
   for (uint64_t session = 1; session <= 10; ++session) {
     REQUIRE(devices_of(placement.ask(of_tenant(TenantId(1), asks(session)))).size() == 1);
@@ -142,7 +142,7 @@ TEST_CASE("a tenant that waits for memory that its own sessions have, reserved o
   }
 }
 
-TEST_CASE("who can have no more within its tenant's limit holds up nobody, whatever others have") {
+TEST_CASE("a request beyond its tenant's limit holds up nobody, whatever others have") {
   Large gpu;
   const PlacementRequest neighbour = asks(9), own = of_tenant(TenantId(1), asks(1, 20)),
                          waits = of_tenant(TenantId(1), asks(2, 50));
@@ -153,7 +153,7 @@ TEST_CASE("who can have no more within its tenant's limit holds up nobody, whate
   CHECK(gpu.begins(asks(3, 10, 1, ServiceClass::scavenger)));
 }
 
-TEST_CASE("who waits for a place on a GPU that its own session has keeps no other GPU from anybody") {
+TEST_CASE("a request that waits for a GPU of its own session keeps no other GPU from anybody") {
   Placement placement(std::vector<Placement::Device>{{16 * kGiB, 1}, {16 * kGiB, 1}});
   const PlacementRequest small = of_tenant(TenantId(1), asks(1)), both = of_tenant(TenantId(1), asks(2, 0, 2));
   REQUIRE(devices_of(placement.ask(small)) == std::vector<DeviceIndex>{0});
@@ -161,7 +161,7 @@ TEST_CASE("who waits for a place on a GPU that its own session has keeps no othe
   CHECK(devices_of(placement.ask(asks(3, 0, 1, ServiceClass::scavenger))) == std::vector<DeviceIndex>{1});
 }
 
-TEST_CASE("who waits for others' memory keeps it from lower classes, and nothing else from anybody") {
+TEST_CASE("a request that waits for others' memory keeps it from lower classes, and nothing else from anybody") {
   Large gpu;
   const PlacementRequest notebook = asks(1);
   REQUIRE(gpu.begins(notebook));
@@ -218,7 +218,7 @@ TEST_CASE("a session that runs already has its place, and what comes afterwards 
   CHECK(started[0].second.devices == std::vector<DeviceIndex>{1});
 }
 
-TEST_CASE("who may have no session more now waits with the reason, and holds up nobody who may") {
+TEST_CASE("a tenant at its number of sessions waits with the reason, and holds up nobody else") {
   Placement placement(std::vector<Placement::Device>{{16 * kGiB}});
   placement.set_places([](TenantId tenant, const std::map<TenantId, size_t>& running) -> std::string {
     return tenant == TenantId(1) && !running.empty() ? "no place is left" : "";

@@ -170,7 +170,7 @@ Duration kept_by_programs_that_hang(Desk& desk, int programs, Duration lasts) {
 
 }  // namespace
 
-TEST_CASE("What else of a session ends does not hide that a part of its work stands still") {
+TEST_CASE("Ends of a session's other work do not hide that a part of its work stands still") {
   Pair desk({}, {.service_class = ServiceClass::scavenger});
   desk.begin_work(kA);
   const Time since = desk.now;
@@ -344,7 +344,7 @@ TEST_CASE_FIXTURE(
   }
 }
 
-TEST_CASE_FIXTURE(Siblings, "Of two sessions of a tenant whose work does not end the first may go on beside others") {
+TEST_CASE_FIXTURE(Siblings, "The first of a tenant's two sessions with endless work may go on beside others") {
   begin_work(kA);
   hang(kA);
   wait(kB);
@@ -360,7 +360,7 @@ TEST_CASE_FIXTURE(Siblings, "Of two sessions of a tenant whose work does not end
   CHECK(hold(kB) == Hold::sibling);
 }
 
-TEST_CASE("Who comes back from a rest does not wait for longer than a slice of the hardware") {
+TEST_CASE("A session that comes back from a rest waits no longer than a slice of the hardware") {
   Pair desk;
   desk.begin_work(kA);
   desk.wait(kB);
@@ -380,7 +380,7 @@ TEST_CASE("Who comes back from a rest does not wait for longer than a slice of t
   CHECK(desk.pages[kA].in_flight);
 }
 
-TEST_CASE("What comes unasked behind a gate that has seen its drain keeps nobody") {
+TEST_CASE("Unrequested work behind a gate that has reported its drain keeps nobody waiting") {
   Pair desk;
   desk.tenant(kGreen);
   desk.session(kC, kGreen);
@@ -477,7 +477,7 @@ TEST_CASE("Turns are granted by weight, whoever uses them") {
   CHECK(granted(kRed) / granted(kBlue) == doctest::Approx(3).epsilon(0.1));
 }
 
-TEST_CASE("Who is kept at a gate is told by whom, and why") {
+TEST_CASE("A session that waits at its gate is told which session is on the GPU, and why") {
   Pair desk({.service_class = ServiceClass::batch}, {.service_class = ServiceClass::interactive});
   desk.tenant(kGreen);
   desk.session(kC, kGreen);

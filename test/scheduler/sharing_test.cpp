@@ -265,7 +265,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("Of a loop's pauses that are worth a switch batch has all but the switches, and its requests start in time") {
+TEST_CASE("Batch gets a loop's pauses except for the switches, and the loop's requests start in time") {
   for (const auto& [busy, rest, least] : {std::tuple<Duration, Duration, double>{60us, 400us, 0.3},
                                           {60us, 500us, 0.38},
                                           {100us, 700us, 0.5},
@@ -556,7 +556,7 @@ void add_attack(World& world, const Attack& attack) {
 
 }  // namespace
 
-TEST_CASE("Whatever a hostile tenant does, its equal has 48 of 100 parts of what both do") {
+TEST_CASE("A hostile tenant leaves its equal 48 of 100 parts of the work of both") {
   for (const Attack& attack : kAttacks) {
     CAPTURE(attack.name);
     World world(1, 1);
@@ -575,7 +575,7 @@ TEST_CASE("Whatever a hostile tenant does, its equal has 48 of 100 parts of what
   }
 }
 
-TEST_CASE("Whatever a hostile scavenger does, a realtime request takes twice as long, not more") {
+TEST_CASE("A hostile scavenger makes a realtime request take twice as long, not more") {
   for (const Attack& attack : kAttacks) {
     CAPTURE(attack.name);
     RequestsBeside beside(0, {});

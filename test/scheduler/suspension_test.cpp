@@ -90,7 +90,7 @@ TEST_CASE("a session of a higher class than the asker's stays") {
   CHECK(choose_victims(asks(kGB, ServiceClass::realtime), setting.view()) == victims({1}));
 }
 
-TEST_CASE("what a tenant is guaranteed is taken only for one that is within its own guarantee") {
+TEST_CASE("a tenant's guarantee is taken only for one that is within its own guarantee") {
   Setting setting = setting_of({idle_session(1, 1, 60 * kGB)});
   setting.tenants[TenantId(1)].guaranteed_bytes = 60 * kGB;
   CHECK(why_no_victim(setting.sessions[0], asks(kGB), setting.view()) == NoVictim::within_guarantee);
@@ -318,7 +318,7 @@ void check_choice(const SuspensionRequest& request, const Setting& setting) {
 
 }  // namespace
 
-TEST_CASE("whatever is asked of whatever sessions, the choice keeps every rule and takes nobody in vain") {
+TEST_CASE("every choice keeps every rule and suspends nobody in vain, for any request and any sessions") {
   for (uint64_t seed = 1; seed <= kViews; ++seed) {
     CAPTURE(seed);
     Dice dice(seed);

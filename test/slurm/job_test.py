@@ -48,7 +48,7 @@ class Choice(unittest.TestCase):
         servers = [FakeServer("small", 1), FakeServer("full", 2, {"x": 2, "y": 2})]
         self.assertEqual(job.choose(servers, 2, "slurm/lab/1").name, "full")
 
-    def test_who_does_not_answer_is_passed_over_and_told_if_nobody_else_is_left(self):
+    def test_a_server_that_does_not_answer_is_passed_over_and_reported_if_no_other_is_left(self):
         down, small = FakeServer("down", 8, fails=True), FakeServer("small", 1)
         self.assertEqual(job.choose([down, small], 1, "slurm/lab/1").name, "small")
         with self.assertRaisesRegex(

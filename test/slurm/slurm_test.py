@@ -192,7 +192,7 @@ class Jobs(SlurmCase):
             "no secret is in the environment",
         )
 
-    def test_what_the_users_own_environment_says_of_servers_does_not_hold_in_a_job(self):
+    def test_servers_in_the_users_own_environment_do_not_hold_in_a_job(self):
         mine = {
             "GPUWIRE_SERVER": "127.0.0.1:1",
             "GPUWIRE_IDENTITY": "/nonexistent/me.pem",
@@ -218,7 +218,7 @@ class Jobs(SlurmCase):
         self.assertIn("step 0\n", output)
         self.assertIn("batch 0,1\n", output)
 
-    def test_what_a_job_has_is_said_by_scontrol_and_when_it_is_over_by_sacct(self):
+    def test_scontrol_shows_a_jobs_memory_and_sacct_does_when_the_job_is_over(self):
         job = self.hold("--gpuwire=2", "--gpuwire-mem=20G")
         shown = self.cluster.show(job)
         self.assertIn("Licenses=gpuwire:2 ", shown)

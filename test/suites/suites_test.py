@@ -93,7 +93,7 @@ class Sides(unittest.TestCase):
         row = self.pair().run(unit)
         return row["counts"], {case["case"]: case for case in row["different"]}
 
-    def test_what_is_the_same_on_both_sides_is_equal(self):
+    def test_cases_that_are_the_same_on_both_sides_are_equal(self):
         counts, different = self.row("equal")
         self.assertEqual(counts, {"cases": 2, "native pass": 2, "remote pass": 2, "equal": 2})
         self.assertEqual(different, {})
@@ -108,21 +108,21 @@ class Sides(unittest.TestCase):
         self.assertEqual((counts["equal"], counts["differ"]), (1, 1))
         self.assertEqual(different["a"]["again"], "differs again")
 
-    def test_what_natively_differs_from_itself_is_unsteady(self):
+    def test_a_case_that_natively_differs_from_itself_is_unsteady(self):
         counts, different = self.row("unsteady")
         self.assertEqual(counts.get("differ"), None)
         self.assertEqual((counts["unsteady"], different["a"]["verdict"]), (1, "unsteady"))
 
-    def test_what_natively_differs_from_itself_in_a_later_run_is_unsteady(self):
+    def test_a_case_that_natively_differs_from_itself_in_a_later_run_is_unsteady(self):
         counts, different = self.row("seldom_unsteady")
         self.assertEqual((counts.get("differ"), different["a"]["verdict"]), (None, "unsteady"))
 
-    def test_what_fails_natively_alone_differs(self):
+    def test_a_case_that_fails_natively_alone_differs(self):
         counts, different = self.row("native_fails")
         self.assertEqual((counts["differ"], counts.get("native pass"), counts["remote pass"]), (1, None, 1))
         self.assertIn("ValueError", different["a"]["native"])
 
-    def test_what_fails_alike_on_both_sides_is_equal_and_passes_on_none(self):
+    def test_a_case_that_fails_alike_on_both_sides_is_equal_and_passes_on_none(self):
         counts, _ = self.row("both_fail")
         self.assertEqual(counts, {"cases": 1, "equal": 1})
         self.assertIn("ValueError", self.pair().run("both_fail")["native"])
@@ -148,7 +148,7 @@ class Sides(unittest.TestCase):
         self.assertEqual(counts["differ"], 1)
         self.assertIn("ended with 3", different[pairs.BETWEEN]["remote"])
 
-    def test_what_a_suite_prints_is_no_answer(self):
+    def test_output_of_a_suite_is_no_answer(self):
         counts, _ = self.row("prints")
         self.assertEqual(counts, {"cases": 1, "native pass": 1, "remote pass": 1, "equal": 1})
 
@@ -270,7 +270,7 @@ class Runs(unittest.TestCase):
         self.assertIn("not one case passes natively: error ValueError", self.summary(only="both_fail")["broken"])
         self.assertNotIn("broken", self.summary(only="equal"))
 
-    def test_what_fails_natively_is_counted_by_kind_and_a_sample_says_what_it_left_out(self):
+    def test_cases_that_fail_natively_are_counted_by_kind_and_a_sample_names_the_others(self):
         self.assertEqual(self.summary(only="both_fail")["native failures"], {"error ValueError: N": 1})
         self.assertNotIn("native failures", self.summary(only="equal"))
         self.assertEqual(self.summary(only="sampled")["left out"], 5)

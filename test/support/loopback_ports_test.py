@@ -30,7 +30,7 @@ class Ports(unittest.TestCase):
             with LoopbackPorts() as ports:
                 self.assertNotIn(first, [ports.take() for _ in range(50)])
 
-    def test_what_is_given_back_may_be_taken_again(self):
+    def test_a_returned_port_may_be_taken_again(self):
         with LoopbackPorts() as ports:
             first = {ports.take() for _ in range(50)}
         with LoopbackPorts() as ports:

@@ -59,7 +59,7 @@ TEST_CASE("The parts of the waiting add up to it") {
   CHECK(parts.network + parts.held + parts.gpu + parts.server == figures.wait_ns);
 }
 
-TEST_CASE("What the server cannot have spent has passed on the way") {
+TEST_CASE("Time that the server cannot have spent was spent on the connection") {
   RunFigures figures = run();
   add(figures, {.name = "cuMemcpyHtoD_v2", .waits = 10, .wait_ns = 4 * kSecond});
   CHECK(divide_waiting(figures).network == 4 * kSecond);
@@ -144,7 +144,7 @@ TEST_CASE("Other tenants' turns are told, with how often") {
   CHECK(has(explain_run(figures)[3], "held back 1,200 times, 4.0 s"));
 }
 
-TEST_CASE("What the server does for posted calls is told when they are waited for") {
+TEST_CASE("The server's time for posted calls is reported with the call that waits for them") {
   RunFigures figures = run();
   add(figures, {.name = "cuCtxSynchronize", .waits = 1, .wait_ns = 5 * kSecond});
   figures.server->input_ns = 4 * kSecond;
@@ -153,7 +153,7 @@ TEST_CASE("What the server does for posted calls is told when they are waited fo
   CHECK(has(lines[4], "nothing else"));
 }
 
-TEST_CASE("What the server does in a call that is to change is not told twice") {
+TEST_CASE("The server's time in a call that another line advises to change is not reported twice") {
   RunFigures figures = run();
   add(figures, {.name = "cuMemAlloc_v2", .waits = 1000, .wait_ns = 5 * kSecond});
   figures.server->input_ns = 6 * kSecond;

@@ -139,7 +139,7 @@ TEST_CASE("a driver is found in every folder that the loader's configuration nam
   CHECK_FALSE(driver_library(here.image, own));
 }
 
-TEST_CASE("what others have written is not overwritten and not removed") {
+TEST_CASE("Files that others have written are not overwritten and not removed") {
   for (const char* file : {"etc/ld.so.conf.d/000-gpuwire.conf", "etc/gpuwire/attached.env", "opt/gpuwire/.attached"}) {
     Roots here;
     here.write(fs::path("image") / file, "mine\n");

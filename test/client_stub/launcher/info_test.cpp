@@ -33,7 +33,7 @@ void serve_measurements(test::FakeServer& server) {
 
 }  // namespace
 
-TEST_CASE("whatever a server calls itself and its devices, info shows lines that move no cursor and turn nowhere") {
+TEST_CASE("info shows lines that move no cursor and turn nowhere, whatever names the server gives") {
   launcher::Info info;
   info.server = {.address = "host:1", .release = "1\x1b[2J", .driver_name = "driver\n\u202efake"};
   info.server.devices.push_back({.name = "GPU\u2028\x1b]0;title\x07", .pci_bus_id = "0\u2066"});

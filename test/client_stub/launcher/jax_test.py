@@ -61,7 +61,7 @@ class Jax(unittest.TestCase):
         self.assertEqual(self.output(sys.executable, self.program(), **path), "['other'] False")
         self.assertEqual(self.run_remotely(sys.executable, self.program(), **path), "['gpuwire', 'other'] True")
 
-    def test_what_the_program_has_in_its_path_stays_in_front(self):
+    def test_the_programs_own_path_stays_in_front(self):
         path = self.run_remotely(sys.executable, "-c", "import os; print(os.environ['PYTHONPATH'])", PYTHONPATH="/a:/b")
         self.assertTrue(path.startswith("/a:/b:/"), path)
         self.assertIn(["jax_plugins"], [os.listdir(folder) for folder in path.split(":")[2:]])

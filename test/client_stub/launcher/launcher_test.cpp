@@ -150,7 +150,7 @@ TEST_CASE("exit code and signals are the program's own") {
   CHECK(here.start({"run", "-s", "x:1", "--", "true"}).exit_code == 0);
 }
 
-TEST_CASE("what is missing or wrong is said, with the exit codes of a shell") {
+TEST_CASE("A missing or wrong argument is reported, with the exit codes of a shell") {
   Installation here;
   auto no_server = here.start({"run", "--", "true"});
   CHECK(no_server.exit_code == 2);

@@ -36,7 +36,7 @@ class Description(unittest.TestCase):
         self.assertLessEqual(set(re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)), ALLOWED_LIBRARIES)
         self.assertIn("Library soname: [libnvidia-ml.so.1]", dynamic)
 
-    def test_what_changes_the_card_is_refused(self):
+    def test_functions_that_change_the_card_are_refused(self):
         for function in self.nvml.functions:
             if re.match(r"nvml(Device|System|Unit)?(Set|Reset|Clear|Create|Remove|Modify|Freeze)",
                         function.name) and "CpuAffinity" not in function.name:

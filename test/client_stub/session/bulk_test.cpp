@@ -184,7 +184,7 @@ TEST_CASE("a reply of success with fewer bytes than were asked for ends the sess
   });
 }
 
-TEST_CASE("so does one that has come before its thread waits for it") {
+TEST_CASE("so does bulk that arrives before its thread waits for it") {
   on_every_transport([](const PairKind& kind) {
     Fixture fixture(kind.make(test_seed()), [&](FakeServer& server) {
       for (int i = 0; i < 2; ++i) {

@@ -69,7 +69,7 @@ TEST_CASE("free blocks of one size make room for those of another") {
   CHECK(kept.take(client::kCachedBlockBytesMax));
 }
 
-TEST_CASE("what is larger than the largest block is not kept") {
+TEST_CASE("bulk that is larger than the largest block is not cached") {
   CachedBulk kept;
   CHECK_FALSE(kept.take(client::kCachedBlockBytesMax + 1));
   CHECK(kept.held_bytes() == 0);

@@ -9,7 +9,7 @@
 using namespace gpuwire;
 using namespace gpuwire::test;
 
-TEST_CASE("what the server says at the start is known afterwards") {
+TEST_CASE("the server's facts from the start are known afterwards") {
   Fixture fixture(pair_kinds()[2].make(1), answer_all);
   const auto& facts = fixture.session->facts();
   CHECK(facts.address == "test:1");

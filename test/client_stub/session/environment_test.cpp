@@ -40,7 +40,7 @@ TEST_CASE("a setting that the environment has no more is as it was when settings
   }));
 }
 
-TEST_CASE("what the environment has counts, also where it is empty") {
+TEST_CASE("a variable of the environment counts, also if it is empty") {
   CHECK(holds([] {
     setenv(kName, "kept", 1);
     keep_settings();

@@ -336,7 +336,7 @@ TEST_CASE("management sessions log in the same way") {
   CHECK(server.seen().certificate_name == "alice");
 }
 
-TEST_CASE("who waits is told so once for every change, on stderr") {
+TEST_CASE("a waiting client reports every change of its place once, on stderr") {
   Environment environment(Variables{{"GPUWIRE_GPUS", "2"}});
   LoginServer server({}, [](LoginServer& own) {
     own.queued(3, 5, "all GPUs are in use");
@@ -352,7 +352,7 @@ TEST_CASE("who waits is told so once for every change, on stderr") {
         "gpuwire: admitted at 127.0.0.1 after 0 s\n");
 }
 
-TEST_CASE("who is not to wait is told at which place it would, and leaves") {
+TEST_CASE("a client that is not to wait learns its place, and leaves") {
   Environment environment(Variables{{"GPUWIRE_QUEUE", "off"}});
   LoginServer server({}, [](LoginServer& own) {
     own.queued(3, 5, "all GPUs are in use");
@@ -388,7 +388,7 @@ TEST_CASE("how long a program has waited is said in seconds, minutes, and hours 
   CHECK(client::waited_text(26h + 5min) == "26 h 5 min");
 }
 
-TEST_CASE("who is refused is told why in one line") {
+TEST_CASE("a refused client gives the reason in one line") {
   Lab lab;
   for (bool encrypted : {true, false}) {
     Environment environment;

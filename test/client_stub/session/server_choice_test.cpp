@@ -77,7 +77,7 @@ TEST_CASE("an offer is read, with what a newer server may add, and bytes that ar
   }
 }
 
-TEST_CASE("of an answer that is too long nothing is taken, and of many GPUs a bounded number") {
+TEST_CASE("an answer that is too long is ignored, and the number of GPUs in one is bounded") {
   std::string gpus = "start now\n";
   for (size_t i = 0; i < kOfferedGpusMax + 10; ++i) gpus += "gpu 1 1 0 0 name\n";
   CHECK(parse_offer(gpus)->gpus.size() == kOfferedGpusMax);

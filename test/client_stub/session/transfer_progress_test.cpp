@@ -120,7 +120,7 @@ TEST_CASE_FIXTURE(
   CHECK(screen.seen() == "gpuwire: 40.0 MiB of 40.0 MiB to the GPU, 10.0 MiB/s");
 }
 
-TEST_CASE_FIXTURE(Fixture, "what was posted is told of until it has left") {
+TEST_CASE_FIXTURE(Fixture, "posted bulk is reported until it has left") {
   progress->posted(16 * kMiB, 1000);
   progress->posted(16 * kMiB, 2000);
   connection.moved[0] += 4 * kMiB;

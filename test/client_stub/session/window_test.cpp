@@ -47,7 +47,7 @@ class QuickTransport final : public transport::Transport {
 
 }  // namespace
 
-TEST_CASE("who waits for room hears of it when the acknowledgement has overtaken the sender") {
+TEST_CASE("a thread that waits for room is notified when the acknowledgement has overtaken the sender") {
   auto owned = std::make_unique<QuickTransport>();
   QuickTransport& transport = *owned;
   link::Link link(std::move(owned));

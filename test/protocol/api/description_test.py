@@ -106,7 +106,7 @@ class Description(unittest.TestCase):
             with self.subTest(function.name):
                 self.assertEqual(function.since, first[function.name] if first[function.name] > OLDEST_TOOLKIT else 0)
 
-    def test_what_is_unsupported_says_why(self):
+    def test_an_unsupported_function_gives_the_reason(self):
         for function in self.api.functions:
             if function.unsupported:
                 self.assertGreater(len(function.unsupported), 15, function.name)
@@ -141,7 +141,7 @@ class HandWritten(unittest.TestCase):
     def setUp(self):
         self.functions = {f.name: f for f in read_api(ROOT / "protocol/api").functions if f.is_hand}
 
-    def test_what_is_written_by_hand_enters_only_for_a_reason_that_the_description_tells(self):
+    def test_a_hand_written_function_enters_by_itself_only_for_a_reason_that_the_description_gives(self):
         found = set()
         for path in (ROOT / "client_stub/driver/calls").rglob("*.cpp"):
             source = path.read_text()
@@ -248,7 +248,7 @@ class Reader(unittest.TestCase):
             with self.subTest(text), self.assertRaises(DescriptionError):
                 parse_member(text, "structure")
 
-    def test_what_a_graph_may_record_later_is_foreign_and_a_launch_says_so(self):
+    def test_an_event_that_a_graph_may_record_later_is_foreign_and_a_launch_says_so(self):
         api = read_api(ROOT / "protocol/api")
         foreign = {f.name for f in api.functions if not f.unsupported for p in f.params if p.knowledge == "foreign"}
         self.assertLessEqual({f.name for f in api.functions if re.search("EventRecordNode(Set|$)", f.name)}, foreign)

@@ -123,7 +123,7 @@ TEST_CASE("A cubin says where each parameter of its kernels lies, in whatever or
   CHECK(of_cubin(cubin("none", joined({attribute(2, 0x1b, 255)}))).at("none") == ParameterLayout{});
 }
 
-TEST_CASE("What a cubin says of a kernel counts only as a whole") {
+TEST_CASE("A cubin's parameters of a kernel count only as a whole") {
   const Bytes good = joined({all_bytes(12), parameter(0, 0, 8), parameter(1, 8, 4)});
   CHECK(of_cubin(cubin("k", good)).contains("k"));
   const std::vector<Bytes> bad{
@@ -149,7 +149,7 @@ TEST_CASE("A damaged cubin says nothing, or what it still says, and nothing outs
   }
 }
 
-TEST_CASE("Of a kernel that several entries of a fat binary have, the first that says it counts") {
+TEST_CASE("The first entry of a fat binary that has a kernel's parameters counts") {
   const std::string odd = ".entry k(.param .texref t) { ret; }", text = ".entry k(.param .u32 x) { ret; }";
   const Bytes code = cubin("other", joined({all_bytes(4), parameter(0, 0, 4)}));
   const std::string_view elf(reinterpret_cast<const char*>(code.data()), code.size());

@@ -69,7 +69,7 @@ TEST_CASE("A cubin is as long as its headers say") {
   CHECK(elf_bytes(bytes).value() == bytes.size());
 }
 
-TEST_CASE("What nvcc compiles says the parameters of each kernel, as PTX and as code of every architecture") {
+TEST_CASE("Output of nvcc gives the parameters of each kernel, as PTX and as code of every architecture") {
   using Numbers = std::vector<uint32_t>;
   std::vector<KernelParameterTable> tables;
   for (const char* name : {"fixture.cubin", "sm_90a.cubin", "sm_100.cubin", "sm_120.cubin"})

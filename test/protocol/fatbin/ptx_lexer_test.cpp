@@ -21,7 +21,7 @@ TEST_CASE("A type says how many bits it has, and how often") {
   }
 }
 
-TEST_CASE("What says no size, or no whole one, is no type with a size, and nothing behind it is read") {
+TEST_CASE("A type without a size, or without a whole one, is none, and nothing behind it is read") {
   for (std::string_view word : {"", ".", ".texref", ".e4m3x2", ".b8x", ".b8x2y", ".b8y2", ".f16x2x2",
                                 ".b18446744073709551616", ".b8x18446744073709551616", ".pred"}) {
     CAPTURE(word);

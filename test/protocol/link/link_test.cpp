@@ -312,7 +312,7 @@ TEST_CASE("a link that is not to outlive its connection ends with it, and says h
   CHECK_FALSE(one.await_room(one.room_changes(), std::chrono::seconds(120)));
 }
 
-TEST_CASE("who waits is woken by the end of the link, attached or not") {
+TEST_CASE("the end of the link wakes waiting threads, attached or not") {
   for (bool attached : {true, false}) {
     auto ends = transport::simulated_pair({});
     Link one(std::move(ends.first));
@@ -402,7 +402,7 @@ TEST_CASE("an observer that a signal interrupts is inside") {
   CHECK(inside);
 }
 
-TEST_CASE("what is sent at the end leaves without the lock's being given up, up to the first bulk outside the ring") {
+TEST_CASE("frames at the end leave while the lock is held, up to the first bulk outside the ring") {
   auto ends = transport::simulated_pair({.seed = test::test_seed()});
   auto around = std::make_unique<Interrupted>(std::move(ends.first));
   Interrupted& connection = *around;
@@ -428,7 +428,7 @@ TEST_CASE("what is sent at the end leaves without the lock's being given up, up 
   CHECK(std::equal(other.received.begin(), other.received.end(), one.sent.begin()));
 }
 
-TEST_CASE("what an observer was told last is what holds, whichever of two threads is faster") {
+TEST_CASE("an observer's last notification holds, whichever of two threads is faster") {
   auto first = transport::simulated_pair({.seed = 1});
   Link link(std::move(first.first), kSmall);
   link.outlive_connections();

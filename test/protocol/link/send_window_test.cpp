@@ -180,7 +180,7 @@ TEST_CASE("short bulk outside the ring leaves with the frames before it, long bu
   }
 }
 
-TEST_CASE("what keeps bulk alive is let go of with the acknowledgement of its last byte") {
+TEST_CASE("the keeper of bulk is released with the acknowledgement of its last byte") {
   SendWindow window(1 << 16);
   auto memory = std::make_shared<std::vector<std::byte>>(1000);
   ExternalBulk bulk{memory->data(), memory->size(), nullptr, memory};

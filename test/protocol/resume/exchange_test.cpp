@@ -46,7 +46,7 @@ Exchanged exchange(test::Ends ends, const resume::Claim& claim) {
 
 }  // namespace
 
-TEST_CASE("who has the secret tells its position and hears the other, and no byte behind that is read") {
+TEST_CASE("an end with the secret sends its position and gets the other's, and no byte behind that is read") {
   for (const auto& kind : test::pair_kinds()) {
     INFO(kind.name);
     auto both = exchange(kind.make(test::test_seed()), {kSession, kSecret, 3, 1234});
@@ -110,7 +110,7 @@ TEST_CASE("two ends of a TLS connection have the same binding, other connections
   CHECK(first);
 }
 
-TEST_CASE("what is no frame of the exchange ends it") {
+TEST_CASE("a frame that is none of the exchange ends it") {
   auto ends = test::pair_kinds()[1].make(1);
   char garbage[64] = "GET / HTTP/1.1";
   iovec piece{garbage, sizeof garbage};

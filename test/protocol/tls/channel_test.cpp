@@ -91,7 +91,7 @@ TEST_CASE("a record that is cut off, and an end without TLS's own, are a lost co
   }
 }
 
-TEST_CASE("who sends to a peer that has gone has lost the connection") {
+TEST_CASE("a sender whose peer has gone has lost the connection") {
   Met met;
   meet_with_key(met);
   met.sockets.close_server();
@@ -155,7 +155,7 @@ TEST_CASE("a look ahead sees what came in several records, and all of it is rece
   CHECK(met.server->try_peek(seen).status == IoStatus::would_block);
 }
 
-TEST_CASE("what is encrypted but held up counts as sent once, in the call that sees it leave") {
+TEST_CASE("data that are encrypted but held up count as sent once, in the call that sends them") {
   Met met;
   meet_with_key(met);
   auto bytes = some_bytes(4 << 20);

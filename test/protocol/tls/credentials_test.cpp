@@ -48,7 +48,7 @@ TEST_CASE("a secret that others can read is refused with what to do about it") {
   }
 }
 
-TEST_CASE("what is no bundle is refused with what is missing") {
+TEST_CASE("a file that is no bundle is refused, and the error names the missing part") {
   Bundle bundle;
   auto error = [](const std::string& text) {
     File file(text);

@@ -148,7 +148,7 @@ TEST_CASE("a wait for a wake-up ends by it, also by one that came before, and on
   });
 }
 
-TEST_CASE("what was sent before a shutdown still arrives, then comes the end") {
+TEST_CASE("data that were sent before a shutdown still arrive, then comes the end") {
   on_every_transport([](Transport& a, Transport& b, Ends&) {
     auto bytes = random_bytes(1000, 7);
     CHECK(send_all_of(a, bytes).status == IoStatus::ok);

@@ -113,7 +113,7 @@ TEST_CASE("a server that leaves before it has greeted is not waited for") {
   CHECK_FALSE(asked.get().declined.empty());
 }
 
-TEST_CASE("whoever does not ask for RDMA loses no byte to the question") {
+TEST_CASE("a peer that does not ask for RDMA loses no byte to the question") {
   auto ends = test::pair_kinds()[0].make(1);
   wire::FrameHeader first{.kind = uint8_t(wire::FrameKind::control), .ordinal = 1};
   iovec piece{&first, sizeof first};

@@ -142,7 +142,7 @@ struct Hostile {
 
 }  // namespace
 
-TEST_CASE("who does not show the token is not heard, and keeps nobody out who does") {
+TEST_CASE("a peer that does not show the token is ignored, and keeps nobody out who does") {
   auto there = fabric();
   if (!there) return;
   auto end = end_of(there), stranger = end_of(there), peer = end_of(there);
@@ -264,7 +264,7 @@ TEST_CASE("an end says two things only once, and nothing comes behind it") {
   CHECK(hostile.connection->damaged());
 }
 
-TEST_CASE("whatever headers come, nothing is written beside the window and nothing is given out that has not come") {
+TEST_CASE("no header makes the receiver write beside the window or return data that have not arrived") {
   std::mt19937_64 random(test::test_seed());
   INFO("seed ", test::test_seed());
   std::vector<std::byte> window(rdma::kWindowBytes), out(1u << 16);

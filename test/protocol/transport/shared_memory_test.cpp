@@ -118,7 +118,7 @@ TEST_CASE("a reader's index that claims what was not written, or runs backwards,
   CHECK(backwards.client->failure().find("backwards") != std::string::npos);
 }
 
-TEST_CASE("what an end has written of its own is not read back: the other side's changes to it change nothing here") {
+TEST_CASE("an end never reads its own indices back: the other side's changes of them change nothing here") {
   Exposed exposed;
   REQUIRE(send_text(*exposed.client, "hello").status == IoStatus::ok);
   CHECK(receive_text(*exposed.server, 5) == "hello");
@@ -207,7 +207,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("what is neither a bell nor a descriptor on the socket is a fault") {
+TEST_CASE("a byte on the socket that is neither a bell nor a descriptor is a fault") {
   Exposed exposed;
   REQUIRE(send(exposed.client->descriptor(), "Z", 1, MSG_NOSIGNAL) == 1);
   CHECK((exposed.server->wait(kReadable, kLimit) & kReadable));
@@ -260,7 +260,7 @@ TEST_CASE("a client takes no file that could be resized, is too short, or is of 
 // --- processes that die, and peers that do not read
 // --------------------------------------------------------------------------------------------
 
-TEST_CASE("of a peer that is killed in the middle of a frame, what it sent arrives, then the end") {
+TEST_CASE("data of a peer that is killed in the middle of a frame arrive, then the end") {
   auto file = SharedMemoryFile::create(kRingBytesMin);
   REQUIRE(file);
   int passed = fcntl(file->descriptor(), F_DUPFD_CLOEXEC, 0);
@@ -420,7 +420,7 @@ TEST_CASE("descriptors arrive under their numbers, in whichever order they are a
   CHECK(works(*exposed.client, *exposed.server));
 }
 
-TEST_CASE("of descriptors that nobody asks for the oldest are closed, and the others when the connection goes") {
+TEST_CASE("the oldest descriptors that nobody asks for are closed, and the others when the connection goes") {
   Exposed exposed;
   int ends[2];
   REQUIRE(pipe2(ends, O_CLOEXEC) == 0);

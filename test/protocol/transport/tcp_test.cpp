@@ -123,7 +123,7 @@ TEST_CASE("sockets of a session are close-on-exec and do not collect small packe
   }
 }
 
-TEST_CASE("what is no stream socket cannot be adopted and stays open") {
+TEST_CASE("a descriptor that is no stream socket cannot be adopted and stays open") {
   int ends[2];
   REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
   CHECK_FALSE(adopt_stream(ends[0]));

@@ -23,7 +23,7 @@ TEST_CASE("a number without a unit is refused, and the units are named") {
         "for example \"20GiB\"");
 }
 
-TEST_CASE("what is no size is refused") {
+TEST_CASE("a text that is no size is refused") {
   for (const char* none :
        {"", "GiB", "-1GiB", "1Q", "20G", "20gib", "1GiBs", "1e30GiB", "nan", "inf", "99999999999TiB", " 1GiB"}) {
     CAPTURE(none);

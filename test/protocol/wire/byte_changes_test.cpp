@@ -22,7 +22,7 @@ TEST_CASE("every byte of a word that is not zero has its bit") {
   }
 }
 
-TEST_CASE("what is shown brings another copy up to date, names only bytes that changed, and is shown once") {
+TEST_CASE("a change brings another copy up to date, names only changed bytes, and is reported once") {
   MESSAGE("seed " << kSeed);
   std::mt19937_64 random(kSeed);
   for (size_t size : {1u, 7u, 8u, 9u, 4095u, 4096u, 5000u, 300'000u}) {

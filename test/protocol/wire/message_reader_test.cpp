@@ -130,7 +130,7 @@ TEST_CASE("a small message cannot be made to look long") {
   CHECK(again);
 }
 
-TEST_CASE("what is wrong with a message is said in one line that does nothing to a terminal, whatever it quotes") {
+TEST_CASE("an error of a message is one line that does nothing to a terminal, whatever it quotes") {
   capnp::MallocMessageBuilder builder;
   builder.initRoot<schema::Hello>().setProgram("program");  // eight bytes with its end, which is taken away
   for (char end : {'\x1b', '\n', '\r', '\x7f', '\1'}) {

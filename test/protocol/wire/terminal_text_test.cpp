@@ -7,12 +7,12 @@
 
 using namespace gpuwire::wire;
 
-TEST_CASE("what shows itself stays, in every script") {
+TEST_CASE("visible characters stay, in every script") {
   for (const char* text : {"training run 7", "Müller 北京 🙂", "שלום", "مرحبا", "हिन्दी", "ไทย", "~!\"#$%", ""})
     CHECK(ForeignText(text).str() == text);
 }
 
-TEST_CASE("what turns, hides, ends or empties what is beside it becomes blank, byte for byte") {
+TEST_CASE("characters that turn, hide, end or empty the text beside them become blank, byte for byte") {
   for (const char* text :
        {"\u202e", "\u2066", "\u2069", "\u2028", "\u2029", "\u200b", "\u200d", "\u200f",     "\u00ad",
         "\u00a0", "\u3000", "\u061c", "\ufeff", "\u2060", "\u3164", "\ue000", "\U000e0041", "\U000e0100",

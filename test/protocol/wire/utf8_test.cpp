@@ -14,7 +14,7 @@ TEST_CASE("each sequence of UTF-8 has its length, from the first to the last cha
   for (const char* text : {"\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"}) CHECK(utf8_length(text) == 4);
 }
 
-TEST_CASE("what no encoder writes is no UTF-8") {
+TEST_CASE("bytes that no encoder writes are no UTF-8") {
   // Continuations alone, cut short, longer than need be, halves of surrogates, past the last character.
   for (const char* text :
        {"\x80", "\xbf", "\xc2", "\xe2\x82", "\xf0\x9f\x98", "\xc0\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xf0\x8f\xbf\xbf",

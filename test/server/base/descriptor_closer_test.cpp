@@ -49,7 +49,7 @@ TEST_CASE("a socket that would keep its closer until its data are sent keeps nob
   CHECK(got == 0);
 }
 
-TEST_CASE("whatever is given to be closed is closed, also what the closer's end finds waiting") {
+TEST_CASE("every descriptor that is handed over is closed, also those that still wait at the closer's end") {
   int ends[2];
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
   OwnedDescriptor stays(ends[1]);

@@ -31,7 +31,7 @@ TEST_CASE("a callback is called while its object is there, and does nothing afte
   queue[0](7);  // otherwise the address sanitizer fails
 }
 
-TEST_CASE("who may have been destroyed by what it called can see that") {
+TEST_CASE("a caller can see that its callee has destroyed it") {
   std::vector<std::function<void(int)>> queue;
   auto counter = std::make_unique<Counter>(queue);
   Lifetime::Watch life = counter->lifetime.watch();

@@ -569,7 +569,7 @@ class LogLines {
 
 }  // namespace
 
-TEST_CASE("of a worker's notes without end so many are logged, and how many are left out, whatever the level") {
+TEST_CASE("a worker's endless notes are logged up to a bound, with a count of the others, at every level") {
   constexpr unsigned kNotes = 2000;
   static_assert(kNotes > server::kWorkerNotesMax);
   LogLines lines;

@@ -75,7 +75,7 @@ TEST_CASE("a pool of workers may go between the end of its timer and the handler
   CHECK_FALSE(pool.pool);
 }
 
-TEST_CASE("what watches the identity may go while it tells of a change") {
+TEST_CASE("the identity's observer may be destroyed while it reports a change") {
   TemporaryDirectory temporary;
   auto folder = temporary.path() / "identity";
   auto now = std::chrono::system_clock::now();

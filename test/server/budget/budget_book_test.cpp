@@ -180,7 +180,7 @@ TEST_CASE("a clock that leaps over the end of the month and back finds the accou
   CHECK(book.used("course", december) == 1s);
 }
 
-TEST_CASE("what a session was charged before there were budgets is nobody's, and a count that goes back is no refund") {
+TEST_CASE("charges from before there were budgets are nobody's, and a count that goes back is no refund") {
   BudgetBook book;
   const Month november(at(2026, 11, 20));
   book.begin_at("one", 100s);

@@ -155,7 +155,7 @@ TEST_CASE("a hard budget holds who waits, with the reason, until the month is ov
   CHECK(server.falls(anna));
 }
 
-TEST_CASE("what was used outlives servers that are killed, and sessions that go on are charged once") {
+TEST_CASE("used time outlives servers that are killed, and sessions that go on are charged once") {
   Server server({course(10, 0)});
   const SessionId anna = server.begin("course", "anna"), ben = server.begin("course", "ben");
   server.work(anna, 3h);
@@ -175,7 +175,7 @@ TEST_CASE("what was used outlives servers that are killed, and sessions that go 
   CHECK(server.falls(anna));
 }
 
-TEST_CASE("what ran before anybody had a budget is not charged to it") {
+TEST_CASE("work from before anybody had a budget is not charged to it") {
   Server server({{.name = "course"}});
   const SessionId anna = server.begin("course", "anna");
   server.work(anna, 9h);

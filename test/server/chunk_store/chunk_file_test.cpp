@@ -31,7 +31,7 @@ TEST_CASE("A chunk that was written is read again, and no other") {
   CHECK_FALSE(file.holds(digest_of(1, chunk.size())));
 }
 
-TEST_CASE("Of a full set the chunk makes room that was used least recently") {
+TEST_CASE("The least recently used chunk of a full set makes room") {
   ChunkFileMemory memory(ChunkFile::kSlotsPerSet);
   ChunkFile file = memory.open();
   // The clock of uses has a resolution of some milliseconds, so the test writes entries with its own times.
@@ -60,7 +60,7 @@ TEST_CASE("A file of so many bytes at most is no longer than that, and one too s
   CHECK_FALSE(ChunkFile::open(std::move(empty)).has_value());
 }
 
-TEST_CASE("Whatever another worker has written into the file, reading stays within it and within what was asked for") {
+TEST_CASE("Reading stays within the file and within the request, whatever another worker has written into the file") {
   const unsigned seed = 17;
   std::mt19937_64 random(seed);
   ChunkFileMemory memory(32);

@@ -56,7 +56,7 @@ constexpr size_t kBytes = 3 * wire::kChunkBytes + 77;
 
 }  // namespace
 
-TEST_CASE("What one session has kept another of the tenant finds, chunk by chunk") {
+TEST_CASE("Chunks of one session are found by another of the tenant, one by one") {
   Store of;
   std::vector<std::byte> bytes = chunk_of(1, kBytes), out(kBytes);
   keep_all(of, *of.open(), bytes);
@@ -85,7 +85,7 @@ TEST_CASE("A chunk that is not what it is said to be is not found, on no medium,
   CHECK(out == bytes);
 }
 
-TEST_CASE("What is damaged in memory is taken from the disk, and put into memory again") {
+TEST_CASE("A chunk that is damaged in memory is read from the disk, and put into memory again") {
   Store of;
   std::vector<std::byte> bytes = chunk_of(1), out(bytes.size());
   std::vector<digest::Digest> digests = digests_of(bytes);
@@ -115,7 +115,7 @@ TEST_CASE("Under another key nothing is found that was kept under the first, and
   CHECK(bens->fetch(digests_of(bytes, &anna), out) == std::vector<bool>{false});
 }
 
-TEST_CASE("Who may have no more host memory keeps nothing, and whoever fills a store answers for it") {
+TEST_CASE("A session without host memory stores nothing, and the session that fills a store is charged for it") {
   Store of;
   Account none(wire::kChunkBytes - 1), small(10 * wire::kChunkBytes);
   std::vector<std::byte> bytes = chunk_of(1);

@@ -182,7 +182,7 @@ class Admin(unittest.TestCase):
         self.assertIn("gpuwire_", self.ok("add-tenant", "bob", "--token", "--out", "-"))
         self.assertEqual(os.listdir(self.folder.name), ["identity"])
 
-    def test_what_cannot_be_done_is_one_line_and_status_1(self):
+    def test_an_impossible_command_is_one_line_and_status_1(self):
         self.fails(1, "identity", "add-tenant", "alice")
         self.ok("init")
         self.fails(1, "there is an identity already", "init")

@@ -14,7 +14,7 @@ Configuration with(std::vector<TenantConfiguration> tenants) {
 
 }  // namespace
 
-TEST_CASE("what a configuration changes of tenants is said by their names and keys") {
+TEST_CASE("the changes of a configuration name the tenants and their keys") {
   const Configuration before = with({{.name = "anna"}, {.name = "ben"}, {.name = "carl"}});
   CHECK(changes_of_tenants(before, before) == "");
   const Configuration after =

@@ -18,7 +18,7 @@ TEST_CASE("addresses are taken as users write them") {
   CHECK(!all->address().is_loopback());
 }
 
-TEST_CASE("what is no address is refused with the reason") {
+TEST_CASE("a text that is no address is refused with the reason") {
   for (const char* text :
        {"", "9750", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000", "127.0.0.1:-1", ":9750", "::1:9750"}) {
     CAPTURE(text);

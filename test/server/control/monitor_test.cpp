@@ -121,7 +121,7 @@ TEST_CASE_FIXTURE(Fixture, "sessions that have waited for a worker are counted o
   CHECK(tenant("bob").worker_waits == 0);
 }
 
-TEST_CASE_FIXTURE(Fixture, "what an ended session has had stays with its tenant, and is in the audit line of its end") {
+TEST_CASE_FIXTURE(Fixture, "an ended session's use stays with its tenant, and is in the audit line of its end") {
   SessionId first = begin("alice"), second = begin("alice");
   CHECK(tenant("alice").bytes_in == 200);
   end(first, uint32_t(EndCause::finished));

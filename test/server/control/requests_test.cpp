@@ -47,7 +47,7 @@ struct Server {
 
 }  // namespace
 
-TEST_CASE("Who may do everything sees everything") {
+TEST_CASE("An administrator with all rights sees everything") {
   Server server;
   Json answer = server.ask(R"({"command":"snapshot"})");
   CHECK(answer["ok"] == true);
@@ -182,7 +182,7 @@ TEST_CASE("A reload that finds mistakes tells all of them") {
   CHECK(server.ask(R"({"command":"reload"})")["ok"] == false);
 }
 
-TEST_CASE("What is no request is answered with an error") {
+TEST_CASE("A message that is no request is answered with an error") {
   Server server;
   for (const std::string& line :
        {std::string(), std::string("hello"), std::string("[]"), std::string("{}"), std::string(R"({"command":5})"),

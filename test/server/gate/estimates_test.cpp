@@ -5,7 +5,7 @@
 using namespace gpuwire::server;
 using namespace std::chrono_literals;
 
-TEST_CASE("what was never seen is not known, and what was seen follows what is seen") {
+TEST_CASE("a kernel that was never seen has no estimate, and a seen one's follows its times") {
   Estimates estimates;
   CHECK(!estimates.find(1));
   estimates.learn(1, 100us);

@@ -105,7 +105,7 @@ TEST_CASE("no more than two launches of unknown length are in flight while there
   CHECK(held_up);
 }
 
-TEST_CASE_FIXTURE(GateFixture, "what ends lets in what stands at the bound") {
+TEST_CASE_FIXTURE(GateFixture, "work that ends lets in work that stands at the bound") {
   set_and_wait(true, true, 500us);
   REQUIRE(idle());
   CHECK(launch(1) == CUDA_SUCCESS);
@@ -145,7 +145,7 @@ TEST_CASE_FIXTURE(GateFixture, "contexts of two devices have a bound each") {
   CHECK(idle());
 }
 
-TEST_CASE_FIXTURE(GateFixture, "what a context had in flight makes room when it ends") {
+TEST_CASE_FIXTURE(GateFixture, "a context's work in flight makes room when the context ends") {
   set_and_wait(true, true, 500us);
   REQUIRE(idle());
   gate.interrupt();
@@ -215,7 +215,7 @@ TEST_CASE_FIXTURE(GateFixture, "the executor's sleep is told") {
   CHECK(page.idle_since == 0);
 }
 
-TEST_CASE("what is put before the driver's functions later sees the program's work, not the gate's own") {
+TEST_CASE("a layer that is put before the driver's functions later sees the program's work, not the gate's own") {
   FakeGpu gpu;
   SessionPage page;
   DriverTable behind = gpu.table();

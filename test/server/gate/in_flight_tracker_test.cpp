@@ -428,7 +428,7 @@ TEST_CASE_FIXTURE(GateFixture, "a kernel that goes on and on is told with the ti
   CHECK(becomes([&] { return page.stuck_since == 0; }));
 }
 
-TEST_CASE_FIXTURE(GateFixture, "what is done in other streams hides no kernel that goes on and on") {
+TEST_CASE_FIXTURE(GateFixture, "work in other streams hides no kernel that goes on and on") {
   set_and_wait(true);
   REQUIRE(idle());
   CHECK(launch() == CUDA_SUCCESS);

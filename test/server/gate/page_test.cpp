@@ -26,7 +26,7 @@ TEST_CASE("nobody can take a page's memory away from under the other") {
   CHECK(::ftruncate(page->descriptor(), 1 << 20) != 0);
 }
 
-TEST_CASE("what is no page of this version is refused with the reason") {
+TEST_CASE("a file that is no page of this version is refused with the reason") {
   CHECK(!SharedPage<SessionPage>::map(OwnedDescriptor(::open("/dev/null", O_RDWR | O_CLOEXEC))).has_value());
   OwnedDescriptor small(::memfd_create("test", MFD_CLOEXEC));
   REQUIRE(::ftruncate(small.get(), 16) == 0);

@@ -137,7 +137,7 @@ TEST_CASE_FIXTURE(GpuSchedulerFixture, "one of two gets the GPU, the other after
   CHECK(drains >= 1);
 }
 
-TEST_CASE("who waits is told that its turn may be next while another's work on one of its GPUs drains") {
+TEST_CASE("a waiting session learns that its turn may be next while another's work on one of its GPUs drains") {
   constexpr DeviceIndex kBoth[] = {0, 1}, kOther[] = {1};
   // The wait for a drain is longer than the test.
   GpuScheduler scheduler({.scheduling = true, .cores = 1, .policy = {.drain_wait_max = 1h}}, {.warn = {}, .end = {}});
@@ -167,7 +167,7 @@ TEST_CASE_FIXTURE(GpuSchedulerFixture, "a lease is free the moment its session h
   CHECK(becomes([&] { return !second.gate().closed(); }));
 }
 
-TEST_CASE("who lets a session go does not wait for what the thread is about, and the next who asks does not find it") {
+TEST_CASE("a session is removed without a wait for the thread's work, and a later query does not find it") {
   std::mutex held;
   std::atomic<bool> asked{false}, gone{false};
   // The thread holds its mutex while it reports an end.
@@ -333,7 +333,7 @@ TEST_CASE_FIXTURE(GpuSchedulerFixture, "a session whose page is damaged is ended
   CHECK(ends[0].find("page") != std::string::npos);
 }
 
-TEST_CASE_FIXTURE(GpuSchedulerFixture, "who is kept at its gate is shown with the reason") {
+TEST_CASE_FIXTURE(GpuSchedulerFixture, "a session that waits at its gate is shown with the reason") {
   Worker first = session(1, 1);
   CHECK(becomes([&] { return first.gate().unhindered(); }));
   first.work();

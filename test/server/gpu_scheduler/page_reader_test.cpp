@@ -10,7 +10,7 @@
 using namespace gpuwire::server;
 using namespace std::chrono_literals;
 
-TEST_CASE("what an honest worker says is what is seen") {
+TEST_CASE("an honest worker's figures are read as they are") {
   SessionPage page;
   PageReader reader(1000s);
   page.waiting = 1;

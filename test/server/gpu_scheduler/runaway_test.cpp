@@ -49,7 +49,7 @@ TEST_CASE("a page that tells of ever new beginnings brings on no more warnings t
   CHECK(warnings == 13);
 }
 
-TEST_CASE("what is not stuck could be from now on, so it is asked again in time") {
+TEST_CASE("a session that is not stuck could be from now on, so it is checked again in time") {
   RunawayWatch watch;
   CHECK(watch.judge({.kernel_time_max = 10s}, {}, {}, 50s).next == PageTime(58s));
 }

@@ -190,7 +190,7 @@ TEST_CASE_FIXTURE(Fixture,
   for (const SessionRecord& record : {first, second, third}) guard.ended(record);
 }
 
-TEST_CASE_FIXTURE(Fixture, "what may be beyond the count is a tenant's, however many sessions it has") {
+TEST_CASE_FIXTURE(Fixture, "the margin above the charged memory is the tenant's, however many sessions it has") {
   std::vector<std::unique_ptr<Worker>> workers;
   std::vector<SessionRecord> records;
   for (unsigned i = 0; i < 4; ++i) {
@@ -259,7 +259,7 @@ TEST_CASE_FIXTURE(Fixture, "a worker that takes far more than it may is killed w
   guard.ended(neighbour);
 }
 
-TEST_CASE_FIXTURE(Fixture, "what a worker had before its session is nobody's") {
+TEST_CASE_FIXTURE(Fixture, "a worker's use before its session is nobody's") {
   Worker worker;
   worker.take(200 * kMiB);
   SessionRecord record = begin("modest", worker);
@@ -372,7 +372,7 @@ TEST_CASE_FIXTURE(Fixture, "where there are no groups, every thread of a scaveng
   guard.ended(usual);
 }
 
-TEST_CASE("what an earlier server has left in the group to be divided moves out of it, and nothing else does") {
+TEST_CASE("only processes that an earlier server has left in the group to be divided move out of it") {
   Group folder;
   std::ofstream(folder.path() / "cgroup.subtree_control");
   const fs::path broker = folder.path() / "gpuwire-broker";

@@ -37,7 +37,7 @@ std::string content(const fs::path& file) {
 
 }  // namespace
 
-TEST_CASE("what init makes is for the server's user only") {
+TEST_CASE("files that init makes are for the server's user only") {
   ::umask(0);
   Folder folder;
   ::umask(022);
@@ -175,7 +175,7 @@ TEST_CASE("a key that others could have read is refused, with what to do about i
         (folder.path / "ca.key").string() + ": others can access it (mode 0640); `chmod go= FILE` fixes that");
 }
 
-TEST_CASE("what root writes into the folder of the server's user is that user's, and what it gives out is not") {
+TEST_CASE("files that root writes into the folder are the server's user's, and credentials that it issues are not") {
   if (::geteuid() != 0) return;
   constexpr uid_t kServer = 4242, kStranger = 4243;
   gpuwire::test::TemporaryDirectory temporary;

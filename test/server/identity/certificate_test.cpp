@@ -129,7 +129,7 @@ TEST_CASE("a server's certificate names no tenant") {
   CHECK_FALSE(tenant_of(certificate.get()));
 }
 
-TEST_CASE("what cannot be read as a certificate or key says so") {
+TEST_CASE("a file that cannot be read as a certificate or key says so") {
   CHECK(read_certificate("").error().starts_with("no certificate can be read: "));
   CHECK(read_key("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
             .error()

@@ -50,7 +50,7 @@ TEST_CASE("the order is certificate, token, Unix user, open tenant") {
   CHECK(outcome({.tls = true}, &registry.credentials) == "no_identity");
 }
 
-TEST_CASE("who of the tenant a client is says what it has shown, and two users are a mismatch") {
+TEST_CASE("a client's credential decides which user of the tenant it is, and two users are a mismatch") {
   Register credentials;
   const std::string token = new_token().value();
   const TokenHash hash = hash_token(token);
@@ -82,7 +82,7 @@ TEST_CASE("who of the tenant a client is says what it has shown, and two users a
   CHECK(user({.open_tenant = "open"}).empty());
 }
 
-TEST_CASE("what is shown and does not count is refused, whatever else would do") {
+TEST_CASE("an invalid credential is refused, whatever else would do") {
   Book registry;
   Shown shown{
       .tls = true, .certificate = kAlice, .token = registry.token, .unix_tenant = "anna", .open_tenant = "open"};

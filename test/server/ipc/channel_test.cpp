@@ -69,7 +69,7 @@ TEST_CASE("nothing there is not the end, and the end is not a message") {
   CHECK_FALSE(worker.send(Note{"nobody reads it"}));
 }
 
-TEST_CASE("what was said before the end is heard") {
+TEST_CASE("messages from before the end arrive") {
   Pair pair;
   Channel broker = pair.broker();
   {

@@ -144,7 +144,7 @@ TEST_CASE("texts are cut so that each fits, and what is at its longest is one pa
   CHECK(decode(bytes_of(put), {}, Speaker::broker));
 }
 
-TEST_CASE("what cannot be is refused in words") {
+TEST_CASE("an impossible message is refused in words") {
   Message claim = Claim{1, {}, 2, "anna"};
   auto bytes = bytes_of(claim);
   auto refused = [](std::span<const std::byte> said) {

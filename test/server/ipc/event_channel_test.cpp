@@ -46,7 +46,7 @@ struct Fixture {
 
 }  // namespace
 
-TEST_CASE("what is said is heard in order, and then the end") {
+TEST_CASE("messages arrive in order, and then the end") {
   Fixture fixture;
   for (const char* text : {"one", "two", "three"}) REQUIRE(fixture.worker->send(Note{text}));
   fixture.worker.reset();
@@ -76,7 +76,7 @@ TEST_CASE("a channel may go while it tells what it has heard") {
   CHECK(fixture.notes == std::vector<std::string>{"destroy"});
 }
 
-TEST_CASE("what waits is sent when the other end has read") {
+TEST_CASE("waiting messages are sent when the other end has read") {
   Fixture fixture;
   unsigned sent = 0;
   while (fixture.broker->waiting() < 3) {
@@ -92,7 +92,7 @@ TEST_CASE("what waits is sent when the other end has read") {
   CHECK(fixture.broker->waiting() == 0);
 }
 
-TEST_CASE("who floods is not listened to any more, and others have their turn before that") {
+TEST_CASE("a flooding peer is not read any more, and others have their turn before that") {
   Fixture fixture(EventChannel::Trust::budget);
   size_t others = 0;
   std::function<void()> other = [&] {

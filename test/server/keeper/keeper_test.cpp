@@ -140,7 +140,7 @@ struct Worker {
 
 }  // namespace
 
-TEST_CASE("what one broker has put, noted and removed, the next one is given") {
+TEST_CASE("the next broker gets the entries that one broker has put, noted and removed") {
   RunningKeeper keeper;
   Worker worker;
   keeper.put(worker.entry("session/1"));
@@ -166,7 +166,7 @@ TEST_CASE("what one broker has put, noted and removed, the next one is given") {
   CHECK(says<ipc::Adopted>(*worker.own_end));
 }
 
-TEST_CASE("who does not know the key, or speaks another version, is given nothing and disturbs nobody") {
+TEST_CASE("a peer without the key, or of another version, gets nothing and disturbs nobody") {
   RunningKeeper keeper;
   keeper.put({.session = false, .name = "secret", .text = "x", .descriptors = {}});
   REQUIRE(keeper.all().size() == 1);

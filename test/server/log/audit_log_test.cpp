@@ -98,7 +98,7 @@ TEST_CASE("One tenant's lines are bounded, others' are not among them, and how m
   CHECK(lines.back()["event"] == "begun");
 }
 
-TEST_CASE("What was left out of a tenant that is quiet since is said beside another's line") {
+TEST_CASE("The count of left out lines of a tenant that is quiet since is written beside another's line") {
   Folder folder;
   fs::path file = folder.path / "audit.log";
   auto log = AuditLog::open(file);

@@ -112,7 +112,7 @@ TEST_CASE("the server's own certificate names no tenant") {
   CHECK(refusal.kind == "certificate");
 }
 
-TEST_CASE("who shows neither certificate nor token is refused") {
+TEST_CASE("a client with neither certificate nor token is refused") {
   Lab lab;
   LoginProcessFixture login(&lab);
   auto [answer, refusal] = attempt(login, {lab.file("ca.pem")});
@@ -171,7 +171,7 @@ TEST_CASE("a bad token is refused even where nobody would have to say who they a
   CHECK(client.answer() == "refused: this server does not know the token");
 }
 
-TEST_CASE("who names a token and has it not is refused as somebody with a wrong one") {
+TEST_CASE("a client that names a token without its secret is refused as one with a wrong token") {
   Lab lab;
   auto bob = lab.token("bob"), expired = lab.token("bob", 10, 20);
   LoginProcessFixture login(&lab);
@@ -260,7 +260,7 @@ TEST_CASE("a login frame that cannot be is refused with the reason, inside TLS a
   }
 }
 
-TEST_CASE("who speaks before it is answered is refused, and the broker hears that it is gone") {
+TEST_CASE("a client that sends before it is answered is refused, and the broker learns that it is gone") {
   Lab lab;
   auto alice = lab.certificate("alice");
   LoginProcessFixture login(&lab);

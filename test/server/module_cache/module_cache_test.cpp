@@ -62,7 +62,7 @@ TEST_CASE("a digest is that of the standard's example") {
         "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
-TEST_CASE_FIXTURE(Fixture, "what was inserted is found, by another opening of the cache too") {
+TEST_CASE_FIXTURE(Fixture, "an inserted image is found, by another opening of the cache too") {
   auto bytes = image(10'000, 1);
   CHECK(open()->insert("", sha256(bytes), bytes));
   CHECK(same(open()->find("", sha256(bytes)), bytes));
@@ -93,7 +93,7 @@ TEST_CASE_FIXTURE(Fixture, "a tenant finds what it has sent itself, and nothing 
   CHECK(cache->find("blue", sha256(bytes)));
 }
 
-TEST_CASE_FIXTURE(Fixture, "what one tenant does changes no file of another's") {
+TEST_CASE_FIXTURE(Fixture, "one tenant's images change no file of another's") {
   auto cache = open();
   auto bytes = image(5000, 3);
   cache->insert("red", sha256(bytes), bytes);
@@ -170,7 +170,7 @@ TEST_CASE_FIXTURE(Fixture, "a cache within its bound is left as it is") {
   CHECK(left.images == 2);
 }
 
-TEST_CASE_FIXTURE(Fixture, "what is written needs the tenant's own folder and nothing else") {
+TEST_CASE_FIXTURE(Fixture, "writing needs the tenant's own folder and nothing else") {
   auto cache = open();
   fs::path own = cache->prepare("red");
   // Another process has removed all other files, or holds them.
@@ -261,7 +261,7 @@ TEST_CASE_FIXTURE(Fixture, "a directory that others may write, or that is none, 
   CHECK_FALSE(ModuleCache::open({root}));
 }
 
-TEST_CASE_FIXTURE(Fixture, "what a process left half written is cleared away when it is old") {
+TEST_CASE_FIXTURE(Fixture, "a file that a process left half written is removed when it is old") {
   fs::path own = open()->prepare("red");
   fs::path fresh = own / ".new-1.0", stale = own / ".new-2.0";
   std::ofstream(fresh.string()) << "x";
@@ -328,7 +328,7 @@ TEST_CASE_FIXTURE(Fixture, "a tenant's compiled code is bounded, and another's s
   CHECK(fs::exists(other / "1/2/index"));
 }
 
-TEST_CASE_FIXTURE(Fixture, "what is emptied is emptied of links, not of what they lead to") {
+TEST_CASE_FIXTURE(Fixture, "emptying a folder removes links, not their targets") {
   open();
   const fs::path greedy = root / "compiled" / std::string(64, 'a'), outside = directory.path() / "outside";
   fs::create_directories(outside);

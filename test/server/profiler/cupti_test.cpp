@@ -143,7 +143,7 @@ TEST_CASE_FIXTURE(Fixture, "a piece of work whose records lie in several buffers
   for (const auto& span : told(outbox).spans) CHECK(span.sequence == ++frames);
 }
 
-TEST_CASE_FIXTURE(Fixture, "what finds no buffer is counted") {
+TEST_CASE_FIXTURE(Fixture, "records without a buffer are counted") {
   begin("full=3");
   for (int i = 0; i < 1000; ++i) REQUIRE(launch() == CUDA_SUCCESS);
   const auto totals = profiler.end();
@@ -188,7 +188,7 @@ TEST_CASE_FIXTURE(Fixture, "records with times that cannot be are counted and no
   for (const auto& span : told(outbox).spans) CHECK(span.end_ns > span.start_ns);
 }
 
-TEST_CASE_FIXTURE(Fixture, "of a buffer with a damaged record what stands before it is told, and the rest is counted") {
+TEST_CASE_FIXTURE(Fixture, "records before a damaged one in a buffer are reported, and the others are counted") {
   begin("damage=6,full=10");
   for (int i = 0; i < 30; ++i) REQUIRE(launch() == CUDA_SUCCESS);
   const auto totals = profiler.end();
@@ -209,7 +209,7 @@ TEST_CASE_FIXTURE(Fixture, "work that has not ended with the session is counted,
   CHECK(told(outbox).spans.empty());
 }
 
-TEST_CASE_FIXTURE(Fixture, "what CUPTI has no records of is timed by events beside it") {
+TEST_CASE_FIXTURE(Fixture, "work without records of CUPTI is timed by events beside it") {
   gpu.table.cuMemPrefetchAsync_v2 = [](CUdeviceptr, size_t, CUmemLocation, unsigned, CUstream) { return CUDA_SUCCESS; };
   begin();
   REQUIRE(gpu.table.cuMemPrefetchAsync_v2(1, 4096, {}, 0, nullptr) == CUDA_SUCCESS);
@@ -291,7 +291,7 @@ TEST_CASE("no CUPTI is looked for that is newer than the driver") {
 }
 
 #if __has_include(<cupti.h>)
-TEST_CASE("what is declared of CUPTI is what its header says") {
+TEST_CASE("the declarations of CUPTI are those of its header") {
   using namespace cupti;
 #define SAME(ours, field, theirs, their_field)                            \
   static_assert(offsetof(ours, field) == offsetof(theirs, their_field) && \

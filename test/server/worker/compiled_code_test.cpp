@@ -27,7 +27,7 @@ bool keep(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("what a tenant's session compiled is there for the tenant's next session, and for nobody else's") {
+TEST_CASE("a session's compiled code is there for the tenant's next session, and for nobody else's") {
   gpuwire::test::TemporaryDirectory directory;
   fs::path folder = directory.path() / "cache/compiled";
   {
@@ -53,7 +53,7 @@ TEST_CASE("the driver is told how much it may keep, whatever the server's enviro
   CHECK(std::string(std::getenv("CUDA_CACHE_MAXSIZE")) == std::to_string(kDriverCompiledBytesMax));
 }
 
-TEST_CASE("what a session of nobody's compiled goes with it") {
+TEST_CASE("compiled code of a session without a tenant goes with it") {
   gpuwire::test::TemporaryDirectory directory;
   {
     CompiledCode code(directory.path() / "compiled");
@@ -73,7 +73,7 @@ TEST_CASE("the driver finds a folder when it starts, before there is a tenant, a
   CHECK_FALSE(fs::exists(place() / "index"));
 }
 
-TEST_CASE("what another process of this number has left is not taken over") {
+TEST_CASE("a folder that another process of this number has left is not taken over") {
   gpuwire::test::TemporaryDirectory directory;
   std::string process = std::to_string(::getpid());
   fs::path others = directory.path() / "another tenant's", own = directory.path() / ("of-worker-" + process);

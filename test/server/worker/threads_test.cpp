@@ -104,7 +104,7 @@ TEST_CASE("a waiter that has finished takes the next task") {
   CHECK(done == 20);
 }
 
-TEST_CASE("what is watched is told once it is done, whatever else is still running") {
+TEST_CASE("a watched event is reported once it is done, whatever else is still running") {
   PretendedEvent slow, fast, broken;
   std::atomic<int> slow_told{-1}, fast_told{-1}, broken_told{-1};
   PollingWatcher watcher({&query, nullptr}, kShortSpin.watch_spin_us, [] {});
@@ -130,7 +130,7 @@ TEST_CASE("a callback may watch again") {
   CHECK(eventually([&] { return told.load(); }));
 }
 
-TEST_CASE("what is watched without an event is told at the next poll, in its context and beside what still runs") {
+TEST_CASE("a watch without an event is reported at the next poll, in its context and beside running work") {
   PretendedEvent slow;
   static std::atomic<CUcontext> current;
   std::atomic<CUcontext> seen{nullptr};

@@ -25,7 +25,7 @@ class Arguments(unittest.TestCase):
         for words in ("../data/graph.txt", "input.txt 3", "swck.in", "test/3"):
             self.assertIsNone(self.of(f"$(LAUNCHER) ./$(program) {words}"), words)
 
-    def test_of_several_runs_the_first_is_taken(self):
+    def test_the_first_of_several_runs_is_taken(self):
         self.assertEqual(self.of("#$(LAUNCHER) ./$(program) 1", "$(LAUNCHER) ./$(program) 2", "./$(program) 3"), ["2"])
         self.assertIsNone(self.of("$(LAUNCHER) ./$(program) 2", "./$(program) file.txt"))
 

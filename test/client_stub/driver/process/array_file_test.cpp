@@ -103,7 +103,7 @@ TEST_CASE("a process that is killed leaves the array whole, and so do its childr
   for (const int count : of_child) CHECK(count == kElements);
 }
 
-TEST_CASE("what a full disk does not take leaves the array as it was") {
+TEST_CASE("A full disk leaves the array as it was") {
   Folder folder;
   std::string error;
   ArrayFile array;
@@ -123,7 +123,7 @@ TEST_CASE("what a full disk does not take leaves the array as it was") {
   CHECK(folder.text() == "[\n{\"a\":1},\n{}\n]\n");
 }
 
-TEST_CASE("what is no file gets elements alone") {
+TEST_CASE("A pipe gets elements alone") {
   Folder folder;
   std::string error;
   REQUIRE(mkfifo(folder.file().c_str(), 0600) == 0);

@@ -99,7 +99,7 @@ TEST_CASE("events of several threads are whole lines") {
   CHECK(count(file.lines(), R"({"name":"an event of some length, so that pieces meet"})") == kThreads * kEvents);
 }
 
-TEST_CASE("what a process has not written when it forks is its own, and its child is named") {
+TEST_CASE("Spans that a process has not written when it forks stay its own, and its child is named") {
   File file;
   std::string error;
   ProfileFile profile;

@@ -252,7 +252,7 @@ TEST_CASE(
   CHECK_FALSE(desk.refused(desk.ask({.tenant = "ben", .management = true})));
 }
 
-TEST_CASE("who has waited for as long as its tenant's programs may is refused, and nobody else") {
+TEST_CASE("a client that has waited for its tenant's longest time is refused, and nobody else") {
   Desk desk({{.name = "anna", .queue_time_max_ms = 60'000}, {.name = "ben"}}, {.sessions_per_gpu_max = 1}, 1);
   SessionId runs = desk.ask("anna"), waits = desk.ask("anna"), patient = desk.ask("ben");
   auto now = Admission::Clock::now();
@@ -347,7 +347,7 @@ TEST_CASE(
   CHECK(desk.registry.find(anna)->service_class == scheduler::ServiceClass::batch);
 }
 
-TEST_CASE("who waits is told its place at every change, and begins when its turn comes") {
+TEST_CASE("a waiting client learns its place at every change, and begins when its turn comes") {
   Desk desk(
       {{.name = "anna", .sessions_max = 1}, {.name = "ben", .service_class = scheduler::ServiceClass::interactive}},
       {.sessions_per_gpu_max = 1}, 1);
@@ -369,7 +369,7 @@ TEST_CASE("who waits is told its place at every change, and begins when its turn
   CHECK(desk.devices(second) == std::vector<unsigned>{0});
 }
 
-TEST_CASE("who comes with one program is not behind all of another tenant's, and each is told the place that it has") {
+TEST_CASE("a tenant's only program is not behind all of another tenant's, and each client learns its place") {
   Desk desk({{.name = "anna"}, {.name = "ben"}}, {.sessions_per_gpu_max = 1}, 1);
   SessionId running = desk.ask("anna");
   std::vector<SessionId> annas;
@@ -688,7 +688,7 @@ TEST_CASE(
   CHECK(desk.placed.back() == next);
 }
 
-TEST_CASE("who has waited for long under an earlier broker has waited for as long under the next") {
+TEST_CASE("a wait under an earlier broker counts under the next") {
   Desk desk({{.name = "anna", .queue_time_max_ms = 60'000}}, {.sessions_per_gpu_max = 1}, 1);
   desk.ask("anna");
   SessionRecord record = desk.admission.record_of({.tenant = "anna"});
@@ -702,7 +702,7 @@ TEST_CASE("who has waited for long under an earlier broker has waited for as lon
   CHECK(desk.refused(SessionId(7)));
 }
 
-TEST_CASE("what a program would be told is what it is told when it comes, and asking changes nothing") {
+TEST_CASE("a query gives the answer that the program would get when it comes, and changes nothing") {
   Desk desk({{.name = "anna"}, {.name = "ben", .queued_max = 1}}, {.sessions_per_gpu_max = 1}, 1);
   auto preview = [&](LoginRequest request) { return desk.admission.preview(std::move(request)); };
   CHECK(std::holds_alternative<AdmissionGranted>(preview({.tenant = "anna"}).answer));

@@ -115,7 +115,7 @@ TEST_CASE("a token makes its tenant, and nobody comes in without") {
   CHECK(refused_for(broker, carol) == "this server has no tenant \"carol\"");
 }
 
-TEST_CASE("what the administrator gives out and revokes counts from the next connection on") {
+TEST_CASE("credentials that the administrator issues and revokes count from the next connection on") {
   Lab lab;
   RunningBroker broker(1, lab.configuration());
   REQUIRE(broker.port() != 0);
@@ -142,7 +142,7 @@ TEST_CASE("revoking can end what runs, and always ends what waits") {
   CHECK(eventually([&] { return session_of(full.broker) == "none"; }));
 }
 
-TEST_CASE("who leaves the queue makes room in it") {
+TEST_CASE("a client that leaves the queue makes room in it") {
   Lab lab;
   std::string anna = lab.token("anna");
   FullServer full(lab, anna, anna);
@@ -250,7 +250,7 @@ TEST_CASE("a client that comes back to a session that has ended hears why, and n
   CHECK(told(broker, anna, std::string(16, 'x')) == "the session has ended");
 }
 
-TEST_CASE("of a session that has ended with its program there is nothing to tell") {
+TEST_CASE("a session that has ended with its program gets no late message") {
   Lab lab;
   std::string anna = lab.token("anna");
   RunningBroker broker(1, lab.configuration());

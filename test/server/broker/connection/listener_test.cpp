@@ -89,7 +89,7 @@ void send_preface(const OwnedDescriptor& socket) {
 
 }  // namespace
 
-TEST_CASE("who comes while there is no descriptor left is told so, and comes in when there is one again") {
+TEST_CASE("a client that comes while there is no descriptor left is told so, and comes in when there is one again") {
   Door door;
   OwnedDescriptor early = tcp_socket(), local = unix_socket();
   {
@@ -111,7 +111,7 @@ TEST_CASE("who comes while there is no descriptor left is told so, and comes in 
   CHECK(door.run_until([&] { return door.entered == 1; }));
 }
 
-TEST_CASE("who asks on this machine whether a server is here is answered, and is no refused client") {
+TEST_CASE("a query on this machine for a server is answered, and is no refused client") {
   Door door;
   auto ask = [&](const char* from) {
     OwnedDescriptor socket = tcp_socket();
@@ -143,7 +143,7 @@ TEST_CASE("two addresses without descriptors wait, each for itself, and do not s
   CHECK(door.run_for(std::chrono::milliseconds(3 * kAcceptRetryMs)) < 100);
 }
 
-TEST_CASE("of two addresses with as many silent connections the one that has had them longest makes room") {
+TEST_CASE("the address whose silent connections are oldest makes room, of two with as many") {
   Door door;
   std::vector<OwnedDescriptor> first, second;
   auto fill = [&](std::vector<OwnedDescriptor>& clients, const char* from) {

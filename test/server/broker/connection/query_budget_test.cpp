@@ -27,7 +27,7 @@ TEST_CASE("a tenant that asks all the time is answered so often, and another as 
   CHECK(answered(budget, "anna", 1000) == kQueriesAtOnce);
 }
 
-TEST_CASE("of tenants that have not asked for a while nothing is kept") {
+TEST_CASE("the budget keeps nothing of tenants that have not asked for a while") {
   std::chrono::steady_clock::time_point now{std::chrono::hours(1)};
   QueryBudget budget([&] { return now; });
   for (int i = 0; i < 100; ++i) budget.take("tenant " + std::to_string(i));

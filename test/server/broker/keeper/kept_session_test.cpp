@@ -48,7 +48,7 @@ KeptSession a_session() {
 
 }  // namespace
 
-TEST_CASE("what a broker notes of a session is what the next one reads") {
+TEST_CASE("the next broker reads the entry that a broker has written of a session") {
   const KeptSession before = a_session();
   auto after = decode_kept_session(encode(before));
   REQUIRE(after);
@@ -126,7 +126,7 @@ TEST_CASE("a note with more devices than any is written with is no session") {
   CHECK(more.error() == "a session with 65 devices");
 }
 
-TEST_CASE("what is shared is noted under its token, with its session, kind and user") {
+TEST_CASE("a share is noted under its token, with its session, kind and user") {
   ShareToken token{};
   for (size_t i = 0; i < token.size(); ++i) token[i] = uint8_t(i * 17);
   CHECK(token_of(kept_name(token)) == token);

@@ -262,7 +262,7 @@ TEST_CASE(
   CHECK(ask(ipc::Share{3, token, 1, "user", anything()}).yes);
 }
 
-TEST_CASE("what is laid down with a keeper that dies is there with the next one") {
+TEST_CASE("entries with a keeper that dies are there with the next one") {
   TemporaryDirectory folder;
   const KeepingSettings settings{
       .directory = folder.path() / "runtime", .program = GPUWIRE_TEST_KEEPER, .grace = std::chrono::minutes(5)};

@@ -29,7 +29,7 @@ TEST_CASE("the cause of an ended session is told to its own tenant, and to who k
   CHECK(ended.why("anna", "").empty());
 }
 
-TEST_CASE("of each tenant the newest are kept, and one that ends many takes none of another's") {
+TEST_CASE("the newest of each tenant are stored, and a tenant that ends many takes none of another's") {
   EndedSessions ended({.per_tenant = 3, .all = 5});
   ended.add("ben", id(100), "ben's first");
   ended.add("ben", id(101), "ben's second");
@@ -46,7 +46,7 @@ TEST_CASE("of each tenant the newest are kept, and one that ends many takes none
   CHECK(ended.why("carl", shown(200)) == "carl's");
 }
 
-TEST_CASE("of a long cause the beginning is kept") {
+TEST_CASE("the beginning of a long cause is stored") {
   EndedSessions ended;
   ended.add("anna", id(1), std::string(100'000, 'x'));
   CHECK(ended.why("anna", shown(1)).size() == kEndedCauseBytesMax);

@@ -57,7 +57,7 @@ TEST_CASE("losses and refused resumptions of a session are told a number of time
   CHECK(told[Kind::detached] == kSessionEventsAtOnce + 2);
 }
 
-TEST_CASE("who comes back from a loss that was told of by an earlier server is told of by this one") {
+TEST_CASE("a reconnection after a loss that an earlier server reported is reported by this one") {
   Looked looked;
   looked.registry.restore({.number = scheduler::SessionId(7), .tenant = "anna", .state = SessionState::detached});
   looked.registry.attached(scheduler::SessionId(7));

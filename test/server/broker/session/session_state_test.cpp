@@ -98,7 +98,7 @@ TEST_CASE("a client that does not begin in time is withdrawn, and one that a wor
   check(C::overdue, {{together(kTold, {P::queued}), P::over, A::withdraw}, {{P::begins}, P::ending, A::notify_stop}});
 }
 
-TEST_CASE("whoever leaves a phase for good is answered, and nothing is done twice about the end") {
+TEST_CASE("a session that leaves a phase for good is answered, and nothing is done twice about the end") {
   for_all([](P phase, C change) {
     SessionStep step = step_of(phase, change);
     const bool last = step.action == A::withdraw || step.action == A::refuse || step.action == A::end;

@@ -28,7 +28,7 @@ bool is_open(int number) { return ::fcntl(number, F_GETFD) >= 0; }
 
 }  // namespace
 
-TEST_CASE("what is shared is found by token, kind and tenant, and by nothing less") {
+TEST_CASE("a share is found by token, kind and tenant, and by nothing less") {
   ShareTable table(share_limits(1 << 20));
   REQUIRE(table.add(&kFirst, token(7), kMemory, kTenant, descriptor()));
   CHECK(table.find(token(7), kMemory, kTenant) >= 0);

@@ -31,7 +31,7 @@ struct Fixture {
 
 }  // namespace
 
-TEST_CASE("what a child writes comes in lines, the last one with its end") {
+TEST_CASE("a child's output arrives in lines, the last one with its end") {
   Fixture fixture;
   fixture.write("one\ntwo");
   fixture.io.poll();
@@ -44,7 +44,7 @@ TEST_CASE("what a child writes comes in lines, the last one with its end") {
   CHECK(fixture.lines.back() == "last");
 }
 
-TEST_CASE("what a child has written last is there when it is reaped, before anybody has been told") {
+TEST_CASE("a child's last output is there when it is reaped, before anybody has been notified") {
   Fixture fixture;
   fixture.write("one\nlast words");
   fixture.output->read_rest();

@@ -194,7 +194,7 @@ TEST_CASE("one tenant's flood is answered with no more spares than may be, and t
   CHECK(model.longest_wait["ben"] <= kStart);
 }
 
-TEST_CASE("who wants no spares gets none, whoever comes") {
+TEST_CASE("a pool without prewarmed workers gets none, whoever comes") {
   PrewarmedDemand demand({.least = 0, .most = 8});
   PrewarmedDemand::Time now{std::chrono::hours(1)};
   for (int i = 0; i < 100; ++i) {
@@ -221,7 +221,7 @@ TEST_CASE("a device that takes minutes to start a worker makes nobody hold spare
   CHECK(demand.wanted(now + milliseconds(kPrewarmedHoldMaxMs)) == 1);
 }
 
-TEST_CASE("what is wanted stays within its limits, and falls when it says that it will") {
+TEST_CASE("the demand stays within its limits, and falls at the time that it gives") {
   const uint32_t seed = 20261123;
   MESSAGE("seed " << seed);
   std::mt19937 random(seed);

@@ -132,7 +132,7 @@ TEST_CASE("no spare is started that memory has no room for, whoever comes") {
   CHECK(eventually([&] { return fake_workers() == 0; }));
 }
 
-TEST_CASE("of spares that make way those go first that have not started, and that is no failed start") {
+TEST_CASE("prewarmed workers that have not started make way first, and that is no failed start") {
   GatedWorkers workers;
   Room room;
   RunningBroker broker(workers.arguments(), {.least = 3, .most = 3}, room);

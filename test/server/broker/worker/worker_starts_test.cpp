@@ -30,7 +30,7 @@ void flood(WorkerStarts& starts, WorkerStarts::Pool pool, uint64_t count) {
 
 }  // namespace
 
-TEST_CASE("who has been served least recently gets the next worker, whoever has asked first and for how many") {
+TEST_CASE("the least recently served tenant gets the next worker, whoever has asked first and for how many") {
   WorkerStarts starts;
   flood(starts, 1, 10);
   CHECK(starts.take(1) == SessionId(1));

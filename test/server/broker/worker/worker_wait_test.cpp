@@ -35,7 +35,7 @@ TEST_CASE("A client is told once that its session waits for a worker") {
   CHECK(wait.next() == kBegin + kEach);
 }
 
-TEST_CASE("Who has waited longer is not refused later") {
+TEST_CASE("A client that has waited longer is not refused later") {
   WorkerWait first(kBegin), second(kBegin + 10s);
   for (auto now = kBegin + 10s; now < kBegin + 2 * kMost; now += 7s) {
     first.worker_ready(now);

@@ -94,7 +94,7 @@ TEST_CASE("each user's credential that ends soon has a line of its own, once a d
   CHECK(fixture.of_tenants() == 4);
 }
 
-TEST_CASE("of very many credentials those that end first are in the figures, and a few lines say the rest") {
+TEST_CASE("the figures have the credentials that end first, and a few lines name the others") {
   Fixture fixture;
   Log log;
   constexpr size_t kUsers = 40;
@@ -108,7 +108,7 @@ TEST_CASE("of very many credentials those that end first are in the figures, and
   CHECK(fixture.watch->left_out() == 0);
 }
 
-TEST_CASE("what has no room in the figures is counted, and ends last") {
+TEST_CASE("credentials without room in the figures are counted, and end last") {
   std::vector<CertificateMetrics> figures;
   for (size_t i = 0; i < kCertificatesShownMax + 3; ++i)
     figures.push_back(

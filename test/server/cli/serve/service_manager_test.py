@@ -52,7 +52,7 @@ class ServiceManager(unittest.TestCase):
             self.manager.hears("STOPPING=1")
             self.assertEqual(server.stop(), 0)
 
-    def test_whoever_goes_on_telling_it_to_end_does_not_end_it_otherwise(self):
+    def test_repeated_signals_do_not_end_the_server_otherwise(self):
         with tempfile.TemporaryDirectory() as folder:
             address = os.path.join(folder, "notify")
             server = self.serve(address, address)
@@ -67,7 +67,7 @@ class ServiceManager(unittest.TestCase):
         self.serve("\0" + name, "@" + name)
         self.manager.hears("READY=1")
 
-    def test_what_the_server_starts_is_not_the_service(self):
+    def test_a_child_of_the_server_is_not_the_service(self):
         with tempfile.TemporaryDirectory() as folder:
             address = os.path.join(folder, "notify")
             server = self.serve(address, address)

@@ -63,7 +63,7 @@ TEST_CASE("lines that are none, of another kind or without an end change nothing
   CHECK(book.days("", "")[0].second.session_s == 0);
 }
 
-TEST_CASE("what is oldest goes first when there are too many days") {
+TEST_CASE("the oldest days go first when there are too many") {
   UsageBook book;
   for (size_t i = 0; i < kUsageDaysMax + 5; ++i)
     book.add({std::to_string(1'000'000'000 + i), "a", ""}, {.sessions = 1});

@@ -118,7 +118,7 @@ TEST_CASE("status lists each credential with its end, and says how many it leave
     CHECK_MESSAGE(text.find(line) != std::string::npos, line << text);
 }
 
-TEST_CASE("who one is says the end of one's own newest credential, and not another user's") {
+TEST_CASE("the user's own view gives the end of the user's newest credential, and not another user's") {
   Snapshot snapshot = sample_snapshot();
   auto add = [&](const char* user, double expires_unix_s) {
     snapshot.server.certificates.push_back(
@@ -203,7 +203,7 @@ TEST_CASE("A share since the start is of the time for which there are totals, an
   CHECK(gpu_share_since_start(session, snapshot) == 1);
 }
 
-TEST_CASE("What goes to another program is not cut, however long it is") {
+TEST_CASE("Output for another program is not cut, however long it is") {
   Snapshot snapshot = sample_snapshot();
   const std::string name(100, 'n');
   snapshot.sessions[0].tenant = name;

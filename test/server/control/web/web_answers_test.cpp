@@ -74,7 +74,7 @@ TEST_CASE("a tenant is told of its own tenant and sessions, and an administrator
   CHECK(answer["snapshot"] == to_json(sample_snapshot()));
 }
 
-TEST_CASE("who is not signed in is told nothing and ends nothing") {
+TEST_CASE("a visitor who is not signed in is told nothing and ends nothing") {
   Page page;
   for (const char* command : {"view", "end", "sign_out", "reload"}) {
     const Json answer = page.ask({{"command", command}, {"ticket", "guess"}, {"session", 3}});
@@ -187,7 +187,7 @@ TEST_CASE("a user of a tenant ends its own sessions and no other user's, and lea
   CHECK(answer["snapshot"]["tenants"][0]["users"][0]["name"] == "ben");
 }
 
-TEST_CASE("of the past a tenant is told its own use, and that of all others together") {
+TEST_CASE("a tenant sees its own past use, and that of all others together") {
   Page page;
   auto end = [&](const std::string& tenant) {
     page.answers.note(R"({"time":"2023-11-14T21:00:00.000Z","event":"ended","tenant":")" + tenant +

@@ -177,7 +177,7 @@ TEST_CASE("an allowance is lowered to what is in use, never below") {
   CHECK(lower_allowance(*page, 0, 10, {}) == 30);
 }
 
-TEST_CASE("what is reserved for a session is its own, and counts as held by it until it uses more") {
+TEST_CASE("a session's reservation is its own, and counts as held by it until it uses more") {
   SharedPage<TenantPage> page = make_page(3, 100, 100);
   page->column[0].reserved[1] = 40;
   SessionLedger owner(*page, 1, nullptr), other(*page, 2, nullptr);
@@ -331,7 +331,7 @@ TEST_CASE("workers killed at any moment leave nothing behind, and the others go 
   ::munmap(memory, 4096);
 }
 
-TEST_CASE("what a session shares stays charged when it has ended") {
+TEST_CASE("a session's shared memory stays charged when it has ended") {
   SharedPage<TenantPage> page = make_page(3, 100, 100);
   SessionLedger session(*page, 1, nullptr);
   REQUIRE(session.reserve(0, 50));
@@ -341,7 +341,7 @@ TEST_CASE("what a session shares stays charged when it has ended") {
   CHECK(used_by_all(*page, 0) == 20);
 }
 
-TEST_CASE("what ended sessions have left is a figure like all others, whatever was written there") {
+TEST_CASE("memory that ended sessions have left is a figure like all others, whatever was written there") {
   SharedPage<TenantPage> page = make_page(3, 100, 100);
   page->column[0].used[kLeftSlot] = UINT64_MAX;
   page->column[0].used[1] = 50;

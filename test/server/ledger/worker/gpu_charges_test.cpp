@@ -191,7 +191,7 @@ TEST_CASE_FIXTURE(Fixture,
   CHECK(used() == 3960 * kMiB);
 }
 
-TEST_CASE_FIXTURE(Fixture, "what a stream takes stays charged to its context, and the next stream needs no more") {
+TEST_CASE_FIXTURE(Fixture, "a stream's memory stays charged to its context, and the next stream needs no more") {
   CUstream one = nullptr, two = nullptr, three = nullptr;
   REQUIRE(cuda.cuStreamCreate(&one, 0) == CUDA_SUCCESS);
   REQUIRE(cuda.cuStreamCreate(&two, 0) == CUDA_SUCCESS);

@@ -96,7 +96,7 @@ TEST_CASE("no spelling that ptxas takes makes a variable cheaper") {
   }
 }
 
-TEST_CASE("what hides in comments and texts declares nothing, and what points to a space is no variable") {
+TEST_CASE("text in comments and strings declares nothing, and a pointer to a space is no variable") {
   CHECK(plain("// .global .b8 a[64];") == 0);
   CHECK(plain("// foo \r .global .b8 a[64];") == 0);
   CHECK(plain("/* .global .b8 a[64]; */") == 0);

@@ -122,7 +122,7 @@ TEST_CASE_FIXTURE(Fixture,
   CHECK(cuda.cuMemAllocManaged(&managed, 3 * kMiB, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS);
 }
 
-TEST_CASE_FIXTURE(Fixture, "what the driver refuses is not charged") {
+TEST_CASE_FIXTURE(Fixture, "an allocation that the driver refuses is not charged") {
   CUdeviceptr none = 0;
   CHECK(cuda.cuMemAlloc_v2(&none, 0) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuda.cuMemAllocManaged(&none, 100, 77) == CUDA_ERROR_INVALID_VALUE);
@@ -327,7 +327,7 @@ TEST_CASE_FIXTURE(Fixture, "a comment in a declaration hides nothing of what it 
   CHECK(taken_here() == before);
 }
 
-TEST_CASE_FIXTURE(Fixture, "what the driver refuses is told in its own words, whether or not it could be read") {
+TEST_CASE_FIXTURE(Fixture, "an image that the driver refuses gets the driver's error, readable or not") {
   CUmodule module = nullptr;
   const std::string wrong = ".version 8.0\n.target sm_80\n.address_size 64\n.global .b8 a[1 2];\n";
   CHECK(cuda.cuModuleLoadData(&module, wrong.c_str()) == CUDA_ERROR_INVALID_PTX);
@@ -460,7 +460,7 @@ TEST_CASE_FIXTURE(Fixture,
   CHECK(host() == 0);
 }
 
-TEST_CASE_FIXTURE(Fixture, "what a capture has made is charged when it ends") {
+TEST_CASE_FIXTURE(Fixture, "nodes of a capture are charged when it ends") {
   CUstream stream = nullptr;
   CUgraph graph = nullptr, given = chain(cuda, 2);
   CUdeviceptr memory = 0;

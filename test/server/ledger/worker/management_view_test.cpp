@@ -62,7 +62,7 @@ Shown shown_to_tenant(uint64_t used, uint64_t limit, OfUser user = {}) {
   return shown;
 }
 
-TEST_CASE("what NVML tells a tenant adds up, whoever has the rest of the device") {
+TEST_CASE("the memory figures of NVML for a tenant add up, whoever has the rest of the device") {
   for (uint64_t used : {uint64_t{0}, 4 * kGiB, 50 * kGiB}) {
     for (uint64_t limit : {8 * kGiB, 60 * kGiB, kPageBytesMax}) {
       CAPTURE(used / kGiB);
@@ -79,7 +79,7 @@ TEST_CASE("what NVML tells a tenant adds up, whoever has the rest of the device"
   }
 }
 
-TEST_CASE("what NVML tells a user of a tenant is the user's part of it") {
+TEST_CASE("the memory figures of NVML for a user are the user's part of the tenant's") {
   const Shown shown = shown_to_tenant(20 * kGiB, 60 * kGiB, {.used = 5 * kGiB, .limit = 8 * kGiB});
   CHECK(shown.second.total == 8 * kGiB);
   CHECK(shown.second.used == 5 * kGiB);

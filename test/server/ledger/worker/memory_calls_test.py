@@ -35,11 +35,11 @@ class MemoryCalls(unittest.TestCase):
     def test_every_function_that_a_session_can_reach_says_what_it_charges(self):
         self.assertEqual([name for name in sorted(self.reachable) if not self.described[name].charges], [])
 
-    def test_what_charges_is_wrapped_and_nothing_else(self):
+    def test_every_function_that_charges_is_wrapped_and_no_other(self):
         charging = [name for name, f in self.described.items() if f.charges and CHARGES[f.charges][0]]
         self.assertEqual(sorted(self.wrapped), sorted(charging))
 
-    def test_what_is_not_wrapped_has_a_reason(self):
+    def test_every_function_that_is_not_wrapped_has_a_reason(self):
         for _, reason in CHARGES.values():
             self.assertGreater(len(reason), 10)
 

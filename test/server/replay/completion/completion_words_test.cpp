@@ -54,7 +54,7 @@ TEST_CASE_FIXTURE(Fixture, "a mark that was given up and is written late is take
   CHECK(next.reached());
 }
 
-TEST_CASE_FIXTURE(Fixture, "who finds all words taken has none, and one that is given back is there for the next") {
+TEST_CASE_FIXTURE(Fixture, "a waiter that finds all words taken has none, and a returned one is there for the next") {
   std::vector<CompletionWord> taken(kCompletionWordsMax);
   for (CompletionWord& word : taken) word = words.take();
   CHECK_FALSE(reached_at_once(words.take()));
@@ -62,7 +62,7 @@ TEST_CASE_FIXTURE(Fixture, "who finds all words taken has none, and one that is 
   CHECK(reached_at_once(words.take()));
 }
 
-TEST_CASE_FIXTURE(Fixture, "what the GPU cannot write is never reached, and can be tried again") {
+TEST_CASE_FIXTURE(Fixture, "a word that the GPU cannot write is never reached, and can be tried again") {
   CompletionWord word = words.take();
   driver.failures["cuStreamWriteValue32_v2"] = CUDA_ERROR_NOT_SUPPORTED;
   word.mark(nullptr);
@@ -155,7 +155,7 @@ TEST_CASE("the driver catches up with every stream whose word was seen, once, an
   CHECK(pool->all_returned(std::chrono::milliseconds(0)));
 }
 
-TEST_CASE("of more streams than are remembered the driver catches up with the oldest at once") {
+TEST_CASE("the driver catches up with the oldest stream at once when there are more than are remembered") {
   FakeDriver driver;
   auto pool = std::make_shared<server::EventPool>(driver.table);
   server::PassedMarks passed;

@@ -85,7 +85,7 @@ TEST_CASE("Chunks of a copy that was to be kept are copied by their digests, the
   CHECK(fixture.missing(fixture.name(fixture.bytes, false)) == 0);
 }
 
-TEST_CASE("What was not to be kept is not kept, and without a store all is missing") {
+TEST_CASE("A chunk that was not to be stored is not stored, and without a store all are missing") {
   Fixture fixture;
   fixture.upload(false);
   fixture.store.finish();

@@ -121,7 +121,7 @@ TEST_CASE_FIXTURE(Fixture, "a called copy out of a shared region is answered whe
   CHECK(read().empty());
 }
 
-TEST_CASE_FIXTURE(Fixture, "who asks whether the program's copies have arrived waits for one out of a shared region") {
+TEST_CASE_FIXTURE(Fixture, "a query whether the program's copies have arrived waits for one out of a shared region") {
   driver.hold = true;
   upload(kPosted, 0, 100, true);
   upload(kPosted, 0, 100, false);
@@ -151,7 +151,7 @@ TEST_CASE_FIXTURE(Fixture, "a copy into a shared region is answered when the cli
   CHECK(theirs[kBytes - 97] == std::byte{8});
 }
 
-TEST_CASE_FIXTURE(Fixture, "what has been copied back before leaves before the answer of a copy into a shared region") {
+TEST_CASE_FIXTURE(Fixture, "data of earlier copies leave before the answer of a copy into a shared region") {
   driver.hold = true;
   session.frame<schema::CopyFromDevice>(kPosted, uint32_t(SessionOrdinal::copy_from_device), [&](auto params) {
     params.setSource(reinterpret_cast<uint64_t>(device.data()));

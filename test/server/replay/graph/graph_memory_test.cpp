@@ -90,7 +90,7 @@ struct Fixture {
 
 }  // namespace
 
-TEST_CASE_FIXTURE(Fixture, "What the client writes is in a block of graph memory, which is registered until it ends") {
+TEST_CASE_FIXTURE(Fixture, "The client's data are in a block of graph memory, which is registered until it ends") {
   std::byte* memory = create(7, 100);
   REQUIRE(memory);
   CHECK(driver.registered.contains(memory));
@@ -107,7 +107,7 @@ TEST_CASE_FIXTURE(Fixture, "What the client writes is in a block of graph memory
   CHECK(session.failed.size() == 3);
 }
 
-TEST_CASE_FIXTURE(Fixture, "What a graph wrote leaves once, when the launch is done, and not while none runs") {
+TEST_CASE_FIXTURE(Fixture, "A graph's data leave once, when the launch is done, and not while none runs") {
   std::byte* memory = create(1, 16);
   g_target = memory + 8;
   launch({1});
@@ -125,7 +125,7 @@ TEST_CASE_FIXTURE(Fixture, "What a graph wrote leaves once, when the launch is d
   CHECK(session.notices(NoticeOrdinal::graph_memory_data).size() == 1);
 }
 
-TEST_CASE_FIXTURE(Fixture, "What a graph wrote to a region leaves with the end of the launch that names the bytes") {
+TEST_CASE_FIXTURE(Fixture, "A graph's data in a region leave with the end of the launch that names the bytes") {
   std::byte* region = create_region(64 * 1024);
   const auto address = reinterpret_cast<uint64_t>(region);
   g_target = region + 8192;
@@ -214,7 +214,7 @@ TEST_CASE_FIXTURE(Fixture, "Blocks that cannot be are refused, and malformed wri
   CHECK_THROWS_AS(write(1, 0, std::vector<std::byte>(wire::kRegionPieceBytes + 1)), server::ProtocolFault);
 }
 
-TEST_CASE_FIXTURE(Fixture, "What the client writes gets through while what a graph wrote waits for room") {
+TEST_CASE_FIXTURE(Fixture, "The client's data get through while a graph's data wait for room") {
   std::byte* memory = create(1, 16);
   g_target = memory + 8;
   size_t written = 0;

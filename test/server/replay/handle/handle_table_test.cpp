@@ -45,7 +45,7 @@ TEST_CASE("a number that is taken cannot be taken again, and a destroyed one is 
   CHECK(table.size() == 1);
 }
 
-TEST_CASE("what is visited comes newest first") {
+TEST_CASE("the newest handles are visited first") {
   HandleTable table;
   for (uint32_t index : {5u, 2000u, 1u})
     table.insert(HandleKind::graph, wire::make_handle(HandleKind::graph, index, 1), native(index));
@@ -117,7 +117,7 @@ TEST_CASE("the table agrees with a map under random insertions, lookups and remo
   }
 }
 
-TEST_CASE("who looks for what is being made waits for it, and finds what has become of it") {
+TEST_CASE("a look-up of a pending handle waits for it, and finds the result") {
   HandleTable table;
   const uint64_t made = wire::make_handle(HandleKind::module, 1, 1),
                  failed = wire::make_handle(HandleKind::module, 2, 1);
@@ -142,7 +142,7 @@ TEST_CASE("who looks for what is being made waits for it, and finds what has bec
   CHECK(table.size() == 1);
 }
 
-TEST_CASE("what is made for a handle that has gone with its context stays away") {
+TEST_CASE("an object for a handle that has gone with its context is not inserted") {
   HandleTable table;
   const uint64_t handle = wire::make_handle(HandleKind::module, 1, 1),
                  next = wire::make_handle(HandleKind::module, 1, 2);

@@ -186,7 +186,7 @@ TEST_CASE_FIXTURE(
   CHECK(account.used < before + kMiB);
 }
 
-TEST_CASE_FIXTURE(LinkFixture, "what the linker compiles is charged with what its compiler takes") {
+TEST_CASE_FIXTURE(LinkFixture, "the linker's compilations are charged with the memory of its compiler") {
   CHECK(add(CU_JIT_INPUT_PTX, std::string(5 * kMiB, ' ')) == -CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(add(CU_JIT_INPUT_PTX, std::string(kMiB, ' ')) > int64_t(kMiB));
   CHECK(inputs_of_linker == 1);
@@ -217,7 +217,7 @@ TEST_CASE_FIXTURE(
   CHECK(account.used == before);
 }
 
-TEST_CASE_FIXTURE(Fixture, "what is kept of a graph's memory is charged, too") {
+TEST_CASE_FIXTURE(Fixture, "stored memory of a graph is charged, too") {
   CHECK(create(SessionOrdinal::graph_memory_create, 1, 200 * kMiB) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(create(SessionOrdinal::graph_memory_create, 1, 30 * kMiB) == CUDA_SUCCESS);
   CHECK(account.used == before + 30 * kMiB);

@@ -92,7 +92,7 @@ TEST_CASE_FIXTURE(Fixture, "A region is mapped at the client's address, register
   CHECK(session.failed.size() == 1);
 }
 
-TEST_CASE_FIXTURE(Fixture, "What the client writes is in the region, and only the bytes that it names") {
+TEST_CASE_FIXTURE(Fixture, "The client's changes are in the region, and only the bytes that they name") {
   REQUIRE(create(base + 16, 8) == CUDA_SUCCESS);
   auto* memory = reinterpret_cast<std::byte*>(base + 16);
   memory[3] = std::byte{77};  // the device's
@@ -110,7 +110,7 @@ TEST_CASE_FIXTURE(Fixture, "What the client writes is in the region, and only th
   CHECK(sent[0]->as<schema::RegionChange>().getAddress() == base + 16);
 }
 
-TEST_CASE_FIXTURE(Fixture, "What the device wrote leaves before the answer to a synchronisation, once") {
+TEST_CASE_FIXTURE(Fixture, "The device's changes leave before the answer to a synchronisation, once") {
   REQUIRE(create(base, 600'000) == CUDA_SUCCESS);
   auto* memory = reinterpret_cast<std::byte*>(base);
   std::fill(memory, memory + 600'000, std::byte{9});
@@ -199,7 +199,7 @@ TEST_CASE_FIXTURE(Fixture, "The end of a session unmaps its regions") {
   CHECK_FALSE(is_mapped(base + 4096));
 }
 
-TEST_CASE_FIXTURE(Fixture, "what the device has written leaves before a callback is asked for, in a graph too") {
+TEST_CASE_FIXTURE(Fixture, "the device's changes leave before a callback is requested, in a graph too") {
   REQUIRE(create(base, 64) == CUDA_SUCCESS);
   uint64_t stream = session.give(wire::HandleKind::stream, reinterpret_cast<void*>(0x53));
   driver.capturing = true;
@@ -325,7 +325,7 @@ TEST_CASE_FIXTURE(SharedFixture,
   CHECK(theirs[0] == std::byte{0});
 }
 
-TEST_CASE_FIXTURE(Fixture, "What the client writes gets through while what the device wrote waits for room") {
+TEST_CASE_FIXTURE(Fixture, "The client's changes get through while the device's changes wait for room") {
   // The client's next message may make room, and that message may be a write.
   REQUIRE(create(base, 100) == CUDA_SUCCESS);
   auto* memory = reinterpret_cast<std::byte*>(base);

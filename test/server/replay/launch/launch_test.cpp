@@ -88,7 +88,7 @@ TEST_CASE_FIXTURE(Fixture, "handles never given out, and handles of another kind
   CHECK(driver.log.empty());
 }
 
-TEST_CASE_FIXTURE(Fixture, "what the driver says of a posted launch is a deferred error") {
+TEST_CASE_FIXTURE(Fixture, "the driver's error of a posted launch is a deferred error") {
   driver.failures["cuLaunchKernel"] = CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
   uint64_t sequence = launch(function, [](auto) {});
   REQUIRE(session.failed.size() == 1);

@@ -138,12 +138,12 @@ TEST_CASE_FIXTURE(Fixture, "attributes that are tried out are taken back before 
   CHECK(try_out(0, {}) == CUDA_SUCCESS);
   CHECK(set() == Log{"cuKernelSetAttribute 8 208"});
   CHECK(try_out(0, {}) == CUDA_SUCCESS);
-  SUBCASE("what cannot be set leaves all as it was") {
+  SUBCASE("an attribute that cannot be set leaves all as they were") {
     CHECK(try_out(made, {{kBytes, 5}, {CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, 2}}) == CUDA_ERROR_INVALID_VALUE);
     CHECK(set() == Log{"cuFuncSetAttribute 8 5", "cuFuncSetAttribute 8 108"});
     CHECK(try_out(0, {}) == CUDA_SUCCESS);
   }
-  SUBCASE("what cannot be taken back is told until the end") {
+  SUBCASE("an attribute that cannot be restored is reported until the end") {
     CHECK(try_out(made, {{kBytes, 5}}) == CUDA_SUCCESS);
     driver.failures["cuFuncSetAttribute"] = CUDA_ERROR_UNKNOWN;
     CHECK(try_out(kernel, {{kBytes, 6}}) == CUDA_ERROR_UNKNOWN);

@@ -54,7 +54,7 @@ TEST_CASE("a program to be linked can print where one of its units can") {
   CHECK(may_print(linked));
 }
 
-TEST_CASE("what is too large to be searched is taken to print, also all entries together and what they decompress to") {
+TEST_CASE("an image too large to be searched counts as printing, also the sum of all entries and their contents") {
   const std::string most(kSearchedBytesMax, 'a'), half(kSearchedBytesMax / 2 + 1, 'a');
   CHECK_FALSE(may_print(most));
   CHECK(may_print(most + "a"));
@@ -66,7 +66,7 @@ TEST_CASE("what is too large to be searched is taken to print, also all entries 
   }
 }
 
-TEST_CASE("what cannot be read is taken to print") {
+TEST_CASE("an image that cannot be read counts as printing") {
   CHECK(may_print(build_container({{kOtherKind, 90, kSilent}})));
   Bytes damaged = build_container({{fatbin::test::kElf, 90, kSilent, fatbin::test::kZstd}});
   damaged[16 + 64] ^= 0xFF;  // the first byte of the payload

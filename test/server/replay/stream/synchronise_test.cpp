@@ -121,7 +121,7 @@ TEST_CASE_FIXTURE(Fixture, "synchronising with a context waits for all of it") {
   CHECK(session.result(sequence) == CUDA_SUCCESS);
 }
 
-TEST_CASE_FIXTURE(Fixture, "what a query finds over needs no synchronising call where none is due") {
+TEST_CASE_FIXTURE(Fixture, "a wait that a query finds over needs no synchronising call where none is due") {
   wait_for_all();
   CHECK(driver.count("cuCtxSynchronize") == 0);
   CHECK(driver.count("cuEventSynchronize") == 0);

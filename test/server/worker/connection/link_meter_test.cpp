@@ -80,7 +80,7 @@ struct Halves {
 
 }  // namespace
 
-TEST_CASE("what passes a link is counted") {
+TEST_CASE("bytes that pass a link are counted") {
   Pair pair;
   connect_unix(pair);
   LinkCounters counters;

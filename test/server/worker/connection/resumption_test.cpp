@@ -122,7 +122,7 @@ TEST_CASE_FIXTURE(Fixture, "a wrong secret and an old attempt are refused and di
   CHECK(faults == 0);
 }
 
-TEST_CASE_FIXTURE(Fixture, "of many at once a few are heard, none gets in, and the session goes on") {
+TEST_CASE_FIXTURE(Fixture, "a few of many strangers at once are read, none gets in, and the session goes on") {
   resume::Secret wrong{};
   std::vector<std::thread> strangers;
   std::vector<std::unique_ptr<transport::Transport>> connections;

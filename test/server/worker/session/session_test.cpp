@@ -147,7 +147,7 @@ TEST_CASE("the Welcome tells the facts of every device and which calls are known
   });
 }
 
-TEST_CASE("what a session's first context takes is asked for when its worker hears the answer") {
+TEST_CASE("the memory of a session's first context is requested when its worker learns the answer") {
   ::setenv("GPUWIRE_MOCK_CONTEXT_BYTES", "100000000", 1);  // more than a session has without asking
   ServerProcess server(mock_arguments());
   ::unsetenv("GPUWIRE_MOCK_CONTEXT_BYTES");
@@ -235,7 +235,7 @@ TEST_CASE("frames are acknowledged before the client's window is full") {
   CHECK((acknowledged || client.receive()->header.kind == uint8_t(FrameKind::acknowledge)));
 }
 
-TEST_CASE("what the driver prints reaches the client as output notices") {
+TEST_CASE("the driver's output reaches the client as output notices") {
   ServerProcess server(mock_arguments());
   WireClient client;
   REQUIRE(client.open_session(server.port()));

@@ -92,7 +92,7 @@ struct KeepingServer : test::DeviceProcess {
 
 }  // namespace
 
-TEST_CASE("Of a large copy only those chunks are sent that the server has not got, wherever they are") {
+TEST_CASE("A large copy sends only the chunks that the server does not have, wherever they are") {
   auto bytes = random_bytes(kBytes, 1);
   const std::set<size_t> cases[] = {{}, {0}, {kChunks - 1}, {1, 2, 7}, {0, 2, 4, 6, 8, 10, 12}};
   for (const std::set<size_t>& missing : cases) {

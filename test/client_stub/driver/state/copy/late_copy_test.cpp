@@ -85,7 +85,7 @@ TEST_CASE("A stream that waits for one that stands, stands as well") {
   CHECK(process.read(process.other) == SourceRead::now);
 }
 
-TEST_CASE("What a graph's host function may change is waited for by a blocking copy") {
+TEST_CASE("A blocking copy waits for a graph's host function that may change its source") {
   PinnedSource process;
   REQUIRE(custom::cuGraphLaunch(process.graph_with_host_node(), nullptr, false) == CUDA_SUCCESS);
   CHECK(process.read(nullptr, Form::blocking) == SourceRead::settled);

@@ -297,7 +297,7 @@ TEST_CASE("A copy that is waited for has few blocks made, however slow the devic
   CHECK(server.count(SessionOrdinal::region_share) > kStagingBlocksInTurn);
 }
 
-TEST_CASE("What a stream that stands leaves no block for goes as it would over another road, behind what has gone") {
+TEST_CASE("Pieces that get no block because the stream is blocked follow the others over the connection") {
   StagingServer server;
   server.stands = true;
   const auto bytes = random_bytes(kDeviceBytes, 6);
@@ -419,7 +419,7 @@ TEST_CASE("Pinned memory that the program is refused comes before staging, of wh
     CHECK(server.staging().blocks() == 0);
     REQUIRE(custom::cuMemHostUnregister(registered.data()) == CUDA_SUCCESS);
   }
-  SUBCASE("what would not fit without staging either is refused once more, and not without end") {
+  SUBCASE("A request that would not fit without staging either is repeated once and then refused") {
     REQUIRE(custom::cuMemHostAlloc(&pinned, 2 * kRoom, 0) == CUDA_SUCCESS);  // it is mapped once the device uses it
     CHECK_FALSE(test::part<client::HostRegions>().holds(reinterpret_cast<uint64_t>(pinned), 1));
     const size_t asked = server.count(SessionOrdinal::region_share);

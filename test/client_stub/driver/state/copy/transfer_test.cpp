@@ -227,7 +227,7 @@ TEST_CASE("A copy without a stream is waited for where the host could see what c
   CHECK(process.session->newest().kind == wire::FrameKind::posted);
 }
 
-TEST_CASE("What is asked about work before a copy that the program was told of is answered when the copy has arrived") {
+TEST_CASE("A query of work before an early copy is answered when the copy has arrived") {
   MemoryProcess process;
   constexpr uint32_t kStreamQuery = 2503, kEventQuery = 2704, kEventElapsedTime = 2706;
   auto bytes = random_bytes(size_t(1) << 20, 11);
@@ -359,7 +359,7 @@ bool tells_of_copies(const SentFrame& frame) {
 
 }  // namespace
 
-TEST_CASE("Who waits for the NULL stream behind nothing but copies goes on at once, and the server is told") {
+TEST_CASE("A wait for the NULL stream behind copies alone returns at once, and the server is notified") {
   MemoryProcess process;
   process.session->facts().orders_uploads = true;
   auto bytes = random_bytes(size_t(1) << 20, 12);
@@ -387,7 +387,7 @@ TEST_CASE("Who waits for the NULL stream behind nothing but copies goes on at on
   CHECK(process.session->total() == sent);
 }
 
-TEST_CASE("Who waits for the NULL stream behind other work than copies that may be told of waits for it") {
+TEST_CASE("A wait for the NULL stream behind work other than early copies waits for that work") {
   MemoryProcess process;
   constexpr uint32_t kStreamSynchronize = 2504;
   process.session->facts().orders_uploads = true;
@@ -584,7 +584,7 @@ TEST_CASE("Copies out of bounds, to nowhere and of host memory as device memory 
   CHECK(process.session->total() == before);
 }
 
-TEST_CASE("Of work at addresses that nobody knows here the server's driver is the judge, in the very call") {
+TEST_CASE("The server's driver judges work at addresses that the client does not know, in the call itself") {
   MemoryProcess process;
   std::vector<std::byte> host(16);
   auto asks = [&](CUresult result) {

@@ -78,7 +78,7 @@ TEST_CASE("A launch sends what the program has changed of the memory that the gr
   for (size_t i = frames.size() - 4; i < frames.size(); ++i) CHECK(frames[i].kind == wire::FrameKind::posted);
 }
 
-TEST_CASE("What a graph wrote arrives in the program's memory and is not sent back") {
+TEST_CASE("Data that a graph wrote arrive in the program's memory and are not sent back") {
   GraphProcess process;
   std::vector<std::byte> memory(16);
   CUDA_MEMCPY3D copy = process.to_device(memory.data(), memory.size());
@@ -156,7 +156,7 @@ struct LaunchedCopy : GraphProcess {
 
 }  // namespace
 
-TEST_CASE("What a launch writes arrives when its graph is gone, and the server's block ends when the launch has") {
+TEST_CASE("A launch's data arrive when its graph is gone, and the server's block ends with the launch") {
   std::vector<std::byte> memory(16), other(16);
   LaunchedCopy process(memory);
   SUBCASE("destroyed") {
@@ -300,7 +300,7 @@ TEST_CASE("Pinned memory that a graph copies and a kernel is given a pointer to 
   CHECK(process.count(SessionOrdinal::region_write) == 2);
 }
 
-TEST_CASE("What a graph writes to pinned memory arrives there") {
+TEST_CASE("Data that a graph writes to pinned memory arrive there") {
   PinnedCopy process;
   process.launch();
   HostRegions& regions = test::part<client::HostRegions>();

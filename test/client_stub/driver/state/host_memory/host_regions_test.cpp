@@ -176,7 +176,7 @@ TEST_CASE("Memory that the server has no room for is out of memory where the dev
   CHECK(custom::cuMemFreeHost(memory) == CUDA_SUCCESS);
 }
 
-TEST_CASE("What the program wrote goes before the work, once, and without the bytes that did not change") {
+TEST_CASE("The program's changes are sent before the work, once, and without unchanged bytes") {
   RegionProcess process;
   std::byte* memory = process.allocate(100);
   process.fill(memory, 4);
@@ -199,7 +199,7 @@ TEST_CASE("What the program wrote goes before the work, once, and without the by
   CHECK(process.count(SessionOrdinal::region_write) == 1);
 }
 
-TEST_CASE("What the device wrote is stored, is not sent back, and leaves the program's own bytes alone") {
+TEST_CASE("The device's changes are stored, are not sent back, and leave the program's own bytes alone") {
   RegionProcess process;
   std::byte* memory = process.allocate(100);
   device_pointer(memory);
@@ -306,7 +306,7 @@ TEST_CASE("Registered memory that has lost its rights is read and written as the
   }
 }
 
-TEST_CASE("What the device writes to memory that is registered for reading alone does not come, and is undone there") {
+TEST_CASE("The device's changes of memory that is registered as read-only do not arrive, and the server undoes them") {
   RegionProcess process;
   std::vector<std::byte> memory(64, std::byte{1});
   REQUIRE(custom::cuMemHostRegister_v2(memory.data(), memory.size(), CU_MEMHOSTREGISTER_READ_ONLY) == CUDA_SUCCESS);
@@ -353,7 +353,7 @@ TEST_CASE("A byte of the device that is in place stays the program's to change w
   close(file);
 }
 
-TEST_CASE("What the device wrote to a shared mapping that may not be written comes when it may, and stays the newest") {
+TEST_CASE("The device's changes of a read-only shared mapping arrive once it is writable, and stay the newest") {
   const int file = memfd_create("shared", MFD_CLOEXEC);
   REQUIRE(ftruncate(file, RegisteredPages::kBytes) == 0);
   {

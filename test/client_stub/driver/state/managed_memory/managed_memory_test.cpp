@@ -72,7 +72,7 @@ struct ManagedProcess : test::DeviceProcess {
 
 }  // namespace
 
-TEST_CASE("What the program writes goes before the work, and what the device wrote is there when the work is done") {
+TEST_CASE("The program's changes are sent before the work, and the device's are there when the work is done") {
   ManagedProcess process;
   process.memory[70000] = 7;
   process.work();
@@ -95,7 +95,7 @@ TEST_CASE("Work that nobody's memory stands in the way of sends nothing more") {
   CHECK(process.session->total() == frames);
 }
 
-TEST_CASE("What was read while work was under way is read again when it is done") {
+TEST_CASE("Memory that was read while work was under way is read again when the work is done") {
   ManagedProcess process;
   process.work();
   CHECK(process.memory[5] == 0);
@@ -136,7 +136,7 @@ TEST_CASE("Work of another thread does not pass what is on its way to the server
   CHECK_FALSE(test::part<client::ManagedMemory>().anything_to_hand_over());
 }
 
-TEST_CASE("What was written at the end of one allocation and the beginning of the next is told in two messages") {
+TEST_CASE("Changes at the end of one allocation and the beginning of the next are sent in two messages") {
   constexpr uint64_t kNext = kServerBase + (1u << 20);
   ManagedProcess process;
   REQUIRE(test::part<client::ManagedMemory>().map(kNext, 1u << 20, true) == ManagedMemory::Mapped::yes);

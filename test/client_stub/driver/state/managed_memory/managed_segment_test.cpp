@@ -98,7 +98,7 @@ TEST_CASE("Fresh memory is the program's without a fault, and only what it touch
   CHECK_FALSE(segment.chunks.valid());
 }
 
-TEST_CASE("What the device wrote is fetched when it is read, and once") {
+TEST_CASE("The device's changes are fetched when they are read, and once") {
   Segment segment(3 * kChunk + 100);
   segment.server[kChunk + 7] = std::byte{9};
   CHECK(segment.read(kChunk + 7) == 9);
@@ -146,7 +146,7 @@ TEST_CASE("Nothing is closed twice: handing over what is not accessible costs no
   CHECK(segment.pages.calls == calls);
 }
 
-TEST_CASE("What was fetched beside running work is fetched again when the work is done") {
+TEST_CASE("Chunks that were fetched beside running work are fetched again when the work is done") {
   Segment segment(2 * kChunk);
   segment.fault(5, false, true);
   CHECK(segment.chunks.early());
@@ -168,7 +168,7 @@ TEST_CASE("Memory that is accessible when work is sent is no longer current when
   CHECK(segment.read(5) == 4);
 }
 
-TEST_CASE("What the program wrote beside running work is kept and joined with what the device wrote") {
+TEST_CASE("The program's changes beside running work are stored and joined with the device's") {
   Segment segment(2 * kChunk);
   segment.fault(5, true, true);
   segment.write(5, 50);

@@ -245,7 +245,7 @@ TEST_CASE("Any number of small blocks with holes between them takes few of the k
   CHECK(mappings(first, end) == 0);
 }
 
-TEST_CASE("What is held beside small blocks is given up for whatever is to be mapped there") {
+TEST_CASE("Addresses reserved beside small blocks are given up for any mapping there") {
   const uint64_t place = scratch_addresses(3 * kChunk), chunk = (place + kChunk - 1) & ~(kChunk - 1);
   AddressReservations reservations(0);
   REQUIRE(reservations.reserve(chunk + 3 * kPage, kPage));

@@ -25,7 +25,7 @@ CachedBlock block(uint64_t base, uint64_t bytes, Clock::time_point since = {}) {
 
 }  // namespace
 
-TEST_CASE("Of kept blocks the newest that is of the right use is taken, and each once") {
+TEST_CASE("An allocation takes the newest cached block of the right use, and each block once") {
   CachedBlocks blocks(1000);
   REQUIRE(blocks.add(block(0x1000, 100)));
   REQUIRE(blocks.add(block(0x2000, 100)));
@@ -219,7 +219,7 @@ TEST_CASE("An allocation for which there is no memory comes again when all that 
   CHECK(asked == 3);
 }
 
-TEST_CASE("What tells how much memory there is comes behind frees of small blocks that wait for no work") {
+TEST_CASE("A call that reports the amount of memory is sent behind frees of small blocks that wait for no work") {
   Keeping program;
   const CUdeviceptr memory = program.allocate();
   program.free(memory);
@@ -391,7 +391,7 @@ TEST_CASE("Memory that other processes know, or whose attribute the program has 
   CHECK(program.session->newest().ordinal == test::kMemFree);
 }
 
-TEST_CASE("What is freed in a stream's order is handed out in the same order alone, and nothing at all is sent") {
+TEST_CASE("A block that is freed in a stream's order is handed out in that order alone, and nothing is sent") {
   Keeping program;
   const CUstream stream = program.new_stream(), other = program.new_stream();
   const CUdeviceptr memory = program.allocate_on(stream);
@@ -411,7 +411,7 @@ TEST_CASE("What is freed in a stream's order is handed out in the same order alo
   CHECK(program.sent_since(before).front() == kMemFreeAsync);
 }
 
-TEST_CASE("Whoever destroys a stream waits for the frees in its order that another thread is sending") {
+TEST_CASE("A thread that destroys a stream waits for the frees in its order that another thread is sending") {
   Keeping program;
   CachedMemory& kept = program.kept();
   const CUstream stream = program.new_stream();
@@ -429,7 +429,7 @@ TEST_CASE("Whoever destroys a stream waits for the frees in its order that anoth
   CHECK_FALSE(kept.any());
 }
 
-TEST_CASE("What is kept in the order of streams is given back before one of them begins to capture") {
+TEST_CASE("Blocks that are cached in the order of streams are returned before one of them begins to capture") {
   Keeping program;
   const CUstream stream = program.new_stream(), other = program.new_stream();
   const CUdeviceptr memory = program.allocate_on(other);
@@ -472,7 +472,7 @@ TEST_CASE("After a device has been given another pool, memory of an unnamed one 
   CHECK(program.session->newest().ordinal == kMemFreeAsync);
 }
 
-TEST_CASE("What was kept of a context's memory ends with the context") {
+TEST_CASE("Cached blocks of a context end with the context") {
   Keeping program;
   const CUdeviceptr memory = program.allocate();
   program.free(memory);
@@ -485,7 +485,7 @@ TEST_CASE("What was kept of a context's memory ends with the context") {
 
 // --- allocated ahead -----------------------------------------------------------------------------------------------
 
-TEST_CASE("Of a size that was allocated twice at once more are asked for, twice as many each time that half are used") {
+TEST_CASE("Two allocations of a size prefetch more, twice as many each time that half of them are used") {
   const BlockUse use{.context = 1, .bytes = kBytes}, other{.context = 2, .bytes = kBytes};
   PrefetchDemand demand;
   Clock::time_point now{1h};
@@ -517,7 +517,7 @@ TEST_CASE("Of a size that was allocated twice at once more are asked for, twice 
   }
 }
 
-TEST_CASE("Of a program that allocates one block after the other, those from the third on are here already") {
+TEST_CASE("A program that allocates one block after the other finds the third and later ones prefetched") {
   Keeping program;
   program.allocate();
   CHECK(program.session->count(kAllocateAhead) == 0);
@@ -561,7 +561,7 @@ TEST_CASE("Memory that was allocated ahead is the program's like any other once 
   CHECK(program.session->newest().ordinal == test::kMemFree);  // other processes have it
 }
 
-TEST_CASE("What tells how much memory there is waits for what was asked for ahead, and has it freed first") {
+TEST_CASE("A call that reports the amount of memory waits for prefetched blocks, and frees them first") {
   Keeping program;
   program.allocate();
   program.allocate();
@@ -687,7 +687,7 @@ TEST_CASE(
   CHECK(program.session->count(kAllocateAhead) == 0);
 }
 
-TEST_CASE("What was asked for ahead ends with the context") {
+TEST_CASE("Prefetched blocks end with the context") {
   Keeping program;
   program.allocate();
   program.allocate();

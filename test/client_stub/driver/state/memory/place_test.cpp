@@ -88,7 +88,7 @@ TEST_CASE("Pinned memory is a region once the device is to use it; what is check
   CHECK(process.session->count(test::ordinal(wire::SessionOrdinal::region_create)) == 1);
 }
 
-TEST_CASE("What the client knows nothing of, and how long imported memory is, the server's driver judges") {
+TEST_CASE("The server's driver judges memory that the client does not know, and the length of imported memory") {
   test::DeviceProcess process;
   publish(kImported, 4096, RangeKind::imported);
   publish(kDevice, 4096, RangeKind::device);

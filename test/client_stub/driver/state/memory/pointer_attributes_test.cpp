@@ -93,7 +93,7 @@ TEST_CASE("Pinned host memory is host memory, with the same address on the devic
   CHECK(attribute<uint32_t>(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address + 5) == 0);
 }
 
-TEST_CASE("Of a reserved range each mapping is told by itself, and what has none is memory that CUDA does not know") {
+TEST_CASE("Each mapping of a reserved range has its own attributes, and its gaps are memory that CUDA does not know") {
   test::DeviceProcess process;
   constexpr uint64_t kPart = 2u << 20;
   address_map().insert({.base = kBase, .bytes = 8 * kPart, .kind = RangeKind::mapped});
@@ -175,7 +175,7 @@ TEST_CASE("Access that the server's driver refuses changes nothing, and of two d
   CHECK_FALSE(is_found(kBase));
 }
 
-TEST_CASE("What is mapped again has no access, whatever was there before") {
+TEST_CASE("Memory that is mapped again has no access rights, whatever it had before") {
   test::DeviceProcess process;
   map_two();
   REQUIRE(set_access(kBase, 2 * kGranule, CU_MEM_ACCESS_FLAGS_PROT_READWRITE) == CUDA_SUCCESS);

@@ -181,7 +181,7 @@ TEST_CASE("Modules that an earlier run used come ahead, under the handles that t
   }
 }
 
-TEST_CASE("What is known to be asked about the kernels' occupancy comes ahead, too") {
+TEST_CASE("Recorded queries about the kernels' occupancy are prefetched, too") {
   User user;
   std::vector<int> all_threads = {32, 64};
   SUBCASE("two questions") {}
@@ -214,7 +214,7 @@ TEST_CASE("What is known to be asked about the kernels' occupancy comes ahead, t
   }
 }
 
-TEST_CASE("What the server has not, or cannot load, is asked for when the program uses it") {
+TEST_CASE("Images that the server does not have, or cannot load, are requested when the program uses them") {
   User user;
   run_once("abc");
   Run run;
@@ -352,7 +352,7 @@ TEST_CASE("Nothing of programs is kept with GPUWIRE_LOOK_AHEAD=off") {
   CHECK(user.lines() == 3);
 }
 
-TEST_CASE("So many libraries are asked for ahead, and no line that says nothing") {
+TEST_CASE("The number of prefetched libraries is bounded, and unreadable lines are skipped") {
   User user;
   run_once("ab");
   std::string text;

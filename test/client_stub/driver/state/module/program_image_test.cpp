@@ -42,7 +42,7 @@ Bytes three_entries() {
 
 }  // namespace
 
-TEST_CASE("Of a fat binary only the entry that the device can run is sent, as a fat binary of one entry") {
+TEST_CASE("Only the entry of a fat binary that the device can run is sent, as a fat binary of one entry") {
   Bytes container = three_entries();
   auto image = ProgramImage::select(container.data(), gpu(9, 0), false);
   REQUIRE(image);
@@ -144,7 +144,7 @@ TEST_CASE("A file's contents are checked for their length") {
   CHECK(sent(**ptx).back() == 0);
 }
 
-TEST_CASE("What begins with a zero byte is no image") {
+TEST_CASE("Data that begin with a zero byte are no image") {
   const char nothing[8] = {};
   CHECK_FALSE(looks_like_image(nothing));
   CHECK_FALSE(looks_like_image(nullptr));

@@ -210,7 +210,7 @@ TEST_CASE("a child after fork() has none of the parent's managed memory, and no 
   CHECK(WEXITSTATUS(status) == 0);
 }
 
-TEST_CASE("of two sessions in one process, one that ends or breaks off takes nothing of the other's with it") {
+TEST_CASE("The end or loss of one of a process's two sessions takes nothing of the other's with it") {
   for (bool breaks_off : {false, true}) {
     CAPTURE(breaks_off);
     test::FakeProcess process;
@@ -229,7 +229,7 @@ TEST_CASE("of two sessions in one process, one that ends or breaks off takes not
   }
 }
 
-TEST_CASE("of two sessions in one process, one that a child is told to leave takes nothing of the other's with it") {
+TEST_CASE("A child that leaves one of a process's two sessions takes nothing of the other's with it") {
   test::FakeProcess process;
   SecondSession second;
   Belongings kept(test::server_session(), kFirstPlace), left(second.server, kSecondPlace);

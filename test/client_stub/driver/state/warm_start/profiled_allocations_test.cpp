@@ -45,7 +45,7 @@ void run_once(const Sizes& sizes) { Run{sizes}; }
 
 // --- what is written down ------------------------------------------------------------------------------------------
 
-TEST_CASE("What a run allocates is known to the next one, by device, in order, each as often as it was allocated") {
+TEST_CASE("A run's allocations are known to the next one, by device, in order, each as often as it was made") {
   User user;
   {
     ProfiledAllocations first = user.known();
@@ -76,7 +76,7 @@ TEST_CASE("A program of one block needs no file, and processes that run at the s
   CHECK(user.known().awaited(0) == Sizes{kMiB, kMiB});
 }
 
-TEST_CASE("So many blocks are known of a device and so many bytes, and no line that says nothing") {
+TEST_CASE("Profiled blocks of a device are bounded in number and bytes, and unreadable lines are skipped") {
   User user;
   {
     ProfiledAllocations first = user.known();
@@ -104,7 +104,7 @@ TEST_CASE("So many blocks are known of a device and so many bytes, and no line t
   CHECK(user.text() == many);
 }
 
-TEST_CASE("What most runs do not allocate is forgotten, but for other devices") {
+TEST_CASE("Allocations that most runs do not make are forgotten, but for other devices") {
   User user;
   {
     ProfiledAllocations first = user.known();
@@ -125,7 +125,7 @@ TEST_CASE("What most runs do not allocate is forgotten, but for other devices") 
   CHECK(after.mostly_unused());  // of the bytes
 }
 
-TEST_CASE("What earlier runs had is asked for at the first block, and again where the program goes on as they did") {
+TEST_CASE("Blocks of earlier runs are requested at the first block, and again where the program repeats those runs") {
   User user;
   test::DeviceProcess process(1, "0", "on");
   ProfiledDemand::Clock::time_point now{1h};
@@ -185,7 +185,7 @@ TEST_CASE("The next run of a program asks for all in front of its first block, a
   CHECK(user.text() == "0 1048576 1\n0 3145728 1\n0 41943040 1\n0 1048576 2\n");
 }
 
-TEST_CASE("What the program has had from earlier runs' memory is like any other, also when it is freed") {
+TEST_CASE("A block that was allocated ahead is like any other, also when it is freed") {
   User user;
   run_once({kMiB, kMiB, kLarge});
   Run run({kMiB});
@@ -261,7 +261,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("What tells how much memory there is counts it as free, and the loading of code leaves it where it is") {
+TEST_CASE("Calls that report the amount of memory count profiled blocks as free, and loading code leaves them") {
   User user;
   run_once({kMiB, 2 * kMiB, 3 * kMiB});
   Run run({kMiB});
@@ -318,7 +318,7 @@ TEST_CASE("Memory of earlier runs is neither asked for nor written down when tha
   }
 }
 
-TEST_CASE("What was asked for of earlier runs' memory ends with the context") {
+TEST_CASE("Blocks that were requested for earlier runs end with the context") {
   User user;
   run_once({kMiB, 2 * kMiB});
   Run run({kMiB});

@@ -168,7 +168,7 @@ TEST_CASE("All kernels of a library are asked for in rounds of a bounded number,
   CHECK(user.files().empty());
 }
 
-TEST_CASE("So many kernels are asked for ahead, and none whose name cannot be written down") {
+TEST_CASE("The number of prefetched kernels is bounded, and names that cannot be stored are skipped") {
   User user;
   ProfiledKernels known(user.store({}));
   for (size_t i = 0; i < 2 * kPrefetchedKernelsMax; ++i) known.used("k" + std::to_string(i));

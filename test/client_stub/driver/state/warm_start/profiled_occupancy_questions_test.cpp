@@ -102,7 +102,7 @@ struct Program : DeviceProcess {
 
 }  // namespace
 
-TEST_CASE("What an earlier program asked about a library's functions comes with the first of them") {
+TEST_CASE("An earlier program's queries about a library's functions are prefetched with the first function") {
   User user;
   {
     Program program;
@@ -139,7 +139,7 @@ TEST_CASE("A second module of the same image knows what was asked about the firs
   }
 }
 
-TEST_CASE("What was asked after something was set comes with the function, too, as if it were set") {
+TEST_CASE("Queries after a setting are prefetched with the function, too, as if it were set") {
   User user;
   std::vector<int> answers;
   for (size_t run = 0; run < 2; ++run) {
@@ -158,7 +158,7 @@ TEST_CASE("What was asked after something was set comes with the function, too, 
   for (size_t i = 0; i < 6; ++i) CHECK(answers[i + 6] == answers[i] + (i < 3 ? 1000 : 0));
 }
 
-TEST_CASE("What was asked in a state that cannot be tried out is asked together with the first question in it") {
+TEST_CASE("Queries in a state that cannot be tried out are sent together with the first query in it") {
   User user;
   for (size_t run = 0; run < 2; ++run) {
     Program program;
@@ -184,7 +184,7 @@ TEST_CASE("What was asked in a state that cannot be tried out is asked together 
   }
 }
 
-TEST_CASE("What is set in another way than by the kernel's own call makes earlier answers unknown") {
+TEST_CASE("A setting by other means than the kernel's own call makes earlier answers unknown") {
   User user;
   {
     Program program;
@@ -206,7 +206,7 @@ TEST_CASE("What is set in another way than by the kernel's own call makes earlie
   }
 }
 
-TEST_CASE("What the server cannot try out is asked when the program asks") {
+TEST_CASE("Queries that the server cannot try out are sent when the program makes them") {
   User user;
   {
     Program program;
@@ -233,7 +233,7 @@ TEST_CASE("A function of which the server cannot take back what it has tried out
   CHECK(custom::cuLibraryGetKernel(&kernel, program.library, "another") == CUDA_ERROR_UNKNOWN);
 }
 
-TEST_CASE("That something cannot be is an answer like others, and any other error is asked for again") {
+TEST_CASE("An answer that a cluster is impossible is cached like others, and any other error is queried again") {
   User user;
   {
     Program program;
@@ -269,7 +269,7 @@ TEST_CASE("A stream of the current context says what none says") {
   CHECK(user.lines() == 3);
 }
 
-TEST_CASE("What an attribute has beyond its value makes no other question") {
+TEST_CASE("Bytes of an attribute beyond its value make no other query") {
   User user;
   Program program;
   program.clusters(program.a, 2, 0);

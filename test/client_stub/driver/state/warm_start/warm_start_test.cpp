@@ -97,7 +97,7 @@ TEST_CASE("A section is replaced, the others stay, and a process that appends me
   CHECK(user.files().size() == 1);  // there was nothing to replace
 }
 
-TEST_CASE("So large is a section and a file, and so many files there are") {
+TEST_CASE("A section and a file are bounded in size, and files in number") {
   StoreUser user;
   WarmStart store = user.subject();
   const std::string half(kWarmStartSectionBytesMax / 2, 'n');
