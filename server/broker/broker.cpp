@@ -41,7 +41,7 @@ Broker::Broker(asio::io_context& io, BrokerOptions options)
           io, registry_, admission_, [this](const SessionRecord& session) -> WorkerPool& { return pools_.of(session); },
           options_.session_begin_ms),
       admission_(registry_, tenants_, limits_of(options_.configuration), sessions_.admission_events()),
-      pools_(io, options_.worker, {options_.spare_workers, options_.spare_workers_max}, pool_events(),
+      pools_(io, options_.worker, {options_.prewarmed_workers, options_.prewarmed_workers_max}, pool_events(),
              options_.keeping),
       connections_(io, options_.login_program, {sessions_, registry_},
                    {.failed = [this](const std::string& reason) { give_up(reason); },

@@ -30,8 +30,8 @@ struct BrokerOptions {
   std::vector<ListenAddress> listen;
   WorkerCommand worker;
   std::string login_program;       // gpuwire-login
-  unsigned spare_workers = 1;      // the minimum for each usual set of GPUs; 0: none
-  unsigned spare_workers_max = 1;  // the maximum, reached when sessions come often; never below the minimum
+  unsigned prewarmed_workers = 1;      // the minimum for each usual set of GPUs; 0: none
+  unsigned prewarmed_workers_max = 1;  // the maximum, reached when sessions come often; never below the minimum
   unsigned drain_seconds = 30;
   uint32_t session_begin_ms = kSessionBeginMs;
   uint32_t gpu_return_ms = kGpuReturnMs;

@@ -78,22 +78,22 @@ inline constexpr uint32_t kQueuePollMs =
 inline constexpr uint32_t kQueueReturnMs =
     30'000;  // for clients that waited under an earlier broker to return to their places
 inline constexpr unsigned kPrewarmedWorkersMax = 64;
-// Spares that are kept because sessions come often, beyond the minimum: for one GPU unless the command line gives a
-// number, and of all pools together.
+// Prewarmed workers that are kept because sessions come often, beyond the minimum: for one GPU unless the command line
+// gives a number, and of all pools together.
 inline constexpr unsigned kPrewarmedWorkersMostUsual = 8, kExtraPrewarmedMax = 32;
 // PrewarmedDemand's window of counted sessions, in starts; how long it holds a reached number, in starts; and the bound
 // of that time.
 inline constexpr unsigned kPrewarmedWindowStarts = 2, kPrewarmedHoldStarts = 32;
 inline constexpr uint32_t kPrewarmedHoldMaxMs = 30'000;
 inline constexpr uint32_t kPrewarmedStartMinMs = 1;
-// How long no spare replaces those that ended because a tenant asked for their memory.
+// How long no prewarmed worker replaces those that ended because a tenant asked for their memory.
 inline constexpr uint32_t kPrewarmedRestMs = 10'000;
 // Workers of all pools together that may start at once. A start that takes longer than kStartHoldMs is not counted, so
 // that a device that hangs holds up no other start. Beside them each pool whose starts have failed may make one
 // attempt.
 inline constexpr size_t kParallelStartsMax = 8;
 inline constexpr uint32_t kStartHoldMs = 5000;
-// The part of kParallelStartsMax that spares leave to sessions that come while they start.
+// The part of kParallelStartsMax that prewarmed workers leave to sessions that come while they start.
 inline constexpr size_t kStartsForSessions = 1;
 // Lanes of all sessions of a tenant, each with two descriptors and a thread of a worker; as many again may be
 // connecting to replace them. With the default of four, sixteen sessions have lanes.

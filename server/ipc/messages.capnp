@@ -122,7 +122,7 @@ struct MemoryWanted {
   request @0 :UInt64;
   column @1 :UInt32;                # of the tenant's page
   bytes @2 :UInt64;                 # beyond the allowance
-  ahead @3 :Bool;                   # only from free memory: no spare ends, and nobody is waited for
+  ahead @3 :Bool;                   # only from free memory: no prewarmed worker ends, and nobody is waited for
 }
 
 struct Detached {

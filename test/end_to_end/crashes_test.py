@@ -70,7 +70,7 @@ class BesideANeighbour(ServerCase):
 
     def setUp(self):
         wait_until(lambda: len(self.worker_ids()) >= self.workers, RUN_LIMIT_SECONDS,
-                   "the neighbour's worker and a spare one")
+                   "the neighbour's worker and a prewarmed one")
         self.memory = self.device_memory()
 
     # --- the server's view
@@ -94,7 +94,7 @@ class BesideANeighbour(ServerCase):
         wait_until(lambda: self.device_memory() == self.memory, RUN_LIMIT_SECONDS,
                    f"device memory used as before: {self.memory}")
         wait_until(lambda: len(self.worker_ids()) <= self.workers, RUN_LIMIT_SECONDS,
-                   "no worker but the neighbour's and a spare one")
+                   "no worker but the neighbour's and a prewarmed one")
 
     # --- one crash
     proxy = CuttingProxy

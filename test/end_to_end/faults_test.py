@@ -18,12 +18,12 @@ class Faults(ServerCase):
     def setUp(self):
         self.neighbour = start(self.server.address, "neighbour")
         self.assertEqual(self.neighbour.stdout.readline(), "working\n", self.neighbour.stderr)
-        wait_until(lambda: len(self.worker_ids()) >= 2, RUN_LIMIT_SECONDS, "the neighbour's worker and a spare one")
+        wait_until(lambda: len(self.worker_ids()) >= 2, RUN_LIMIT_SECONDS, "the neighbour's worker and a prewarmed one")
 
     def tearDown(self):
         out, err = self.neighbour.communicate(timeout=RUN_LIMIT_SECONDS)
         self.assertTrue(out.rstrip().endswith("PASSED"), f"the neighbour noticed: {out}{err}")
-        wait_until(lambda: len(self.worker_ids()) <= 1, RUN_LIMIT_SECONDS, "no worker but the spare one")
+        wait_until(lambda: len(self.worker_ids()) <= 1, RUN_LIMIT_SECONDS, "no worker but the prewarmed one")
 
     def connection(self):
         """Returns an unused connection."""
@@ -202,8 +202,8 @@ def used_mib():
 
 @unittest.skipUnless(DEVICE == "cuda", "the software device's memory is the worker's own, and goes with the process")
 class DeviceMemory(ServerCase):
-    # Without spare workers only sessions hold memory of the GPU.
-    server_arguments = ("--spare-workers", "0")
+    # Without prewarmed workers only sessions hold memory of the GPU.
+    server_arguments = ("--prewarmed-workers", "0")
 
     def test_device_memory_of_a_killed_client_comes_back(self):
         neighbour = start(self.server.address, "neighbour")

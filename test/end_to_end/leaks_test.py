@@ -18,7 +18,7 @@ class Leaks(ServerCase):
             return int(next(line for line in status if line.startswith("VmRSS")).split()[1])
 
     def settled(self):
-        wait_until(lambda: len(self.worker_ids()) == 1, RUN_LIMIT_SECONDS, "only the spare worker is left")
+        wait_until(lambda: len(self.worker_ids()) == 1, RUN_LIMIT_SECONDS, "only the prewarmed worker is left")
         return self.descriptors(), self.resident_kib()
 
     def run_sessions(self, count):

@@ -103,7 +103,7 @@ class Monitored(unittest.TestCase):
 
 
 class WithoutPrewarmed(Monitored):
-    arguments = ("--spare-workers", "0")
+    arguments = ("--prewarmed-workers", "0")
 
     def test_each_program_is_counted_that_has_waited_for_a_worker_and_no_spare_is_started_for_the_next(self):
         program = os.path.join(BUILD, "examples", "vector_add")
@@ -115,7 +115,7 @@ class WithoutPrewarmed(Monitored):
             return tenant["begun"], tenant["worker_waits"]
 
         wait_for_answer(counted, (3, 3), "three programs that have waited")
-        self.assertEqual(self.status()["devices"][0]["spare_workers"], 0)
+        self.assertEqual(self.status()["devices"][0]["prewarmed_workers"], 0)
 
 
 class Figures(Monitored):

@@ -399,11 +399,11 @@ class Programs(ServerCase):
                 return None
 
         wait_until(lambda: any((highest_library(worker) or 1 << 64) < 0x5000_0000_0000 for worker in self.worker_ids()),
-                   RUN_LIMIT_SECONDS, "a spare worker whose libraries are where programs have none")
+                   RUN_LIMIT_SECONDS, "a prewarmed worker whose libraries are where programs have none")
 
     def test_sessions_that_ended_leave_no_worker_behind(self):
         run(self.server.address, "endings", "return")
-        wait_until(lambda: len(self.worker_ids()) <= 1, RUN_LIMIT_SECONDS, "only the spare worker is left")
+        wait_until(lambda: len(self.worker_ids()) <= 1, RUN_LIMIT_SECONDS, "only the prewarmed worker is left")
 
     def test_trace_has_a_line_for_each_call(self):
         import tempfile

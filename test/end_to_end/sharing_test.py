@@ -85,7 +85,7 @@ class Sharing(ServerCase):
             except ProcessLookupError:
                 pass
         wait_until(lambda: len(self.worker_ids()) <= 2, RUN_LIMIT_SECONDS,
-                   "only the neighbour's worker and a spare one are left")
+                   "only the neighbour's worker and a prewarmed one are left")
         self.assert_passed(run(self.server.address, "saturate", "steps", "50"))
         self.assertGreater(self.end(neighbour), 0)
 

@@ -169,13 +169,13 @@ class ServerCase(unittest.TestCase):
     server_arguments = ()
     server_environment = None  # None: that of this process
     resume_grace = None  # the grace of detached sessions; None: the server's default
-    spare_workers_max = 1  # so that the number of workers follows from the sessions; None: the server's default
+    prewarmed_workers_max = 1  # so that the number of workers follows from the sessions; None: the server's default
 
     @classmethod
     def setUpClass(cls):
         arguments = ["--device", DEVICE, *cls.server_arguments]
-        if cls.spare_workers_max is not None:
-            arguments += ["--spare-workers-max", str(cls.spare_workers_max)]
+        if cls.prewarmed_workers_max is not None:
+            arguments += ["--prewarmed-workers-max", str(cls.prewarmed_workers_max)]
         if cls.resume_grace:
             with tempfile.NamedTemporaryFile("w", suffix=".toml", delete=False) as file:
                 file.write(f'[server]\nopen_tenant = "open"\nresume_grace = "{cls.resume_grace}"\n[tenants.open]\n')

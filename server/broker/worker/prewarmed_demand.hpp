@@ -1,5 +1,5 @@
-// PrewarmedDemand computes the number of spare workers that a pool should have ready: as many as sessions come while a
-// worker starts.
+// PrewarmedDemand computes the number of prewarmed workers that a pool should have ready: as many as sessions come
+// while a worker starts.
 #pragma once
 
 #include <chrono>

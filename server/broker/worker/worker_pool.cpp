@@ -48,7 +48,7 @@ void WorkerPool::start_one_more() {
   if (workers_.empty()) start_one();
 }
 
-// Ends surplus spares. Starting workers are checked when they are ready.
+// Ends surplus prewarmed workers. Starting workers are checked when they are ready.
 void WorkerPool::trim() {
   size_t ready = count(WorkerProcess::State::ready);
   for (auto& worker : workers_) {

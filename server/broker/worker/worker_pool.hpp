@@ -26,8 +26,8 @@
 
 namespace gpuwire::server {
 
-// Runs on the broker's one thread. Keeps spare workers ready beside those in use; a start that fails is repeated with
-// growing delays, and after kStartAttemptsMax failures in a row only when the next session asks.
+// Runs on the broker's one thread. Keeps prewarmed workers ready beside those in use; a start that fails is repeated
+// with growing delays, and after kStartAttemptsMax failures in a row only when the next session asks.
 class WorkerPool {
  public:
   using SessionId = scheduler::SessionId;
@@ -60,7 +60,7 @@ class WorkerPool {
              WorkerStarts& starts, WorkerStarts::Pool number, Events events, EntryStore* keeping = nullptr);
   ~WorkerPool();
 
-  // Sets the number of spares from now on. Surplus workers end when they are ready.
+  // Sets the number of prewarmed workers from now on. Surplus workers end when they are ready.
   void keep_prewarmed(unsigned prewarmed);
   // Returns the number of ready or starting workers that no session waits for.
   size_t prewarmed() const;
@@ -68,7 +68,7 @@ class WorkerPool {
   size_t ending() const { return count(WorkerProcess::State::ending); }
   // Ends so many of prewarmed() now, starting workers first; replacements start as keep_prewarmed() says.
   void end_prewarmed(size_t prewarmed);
-  // Starts one worker even when no spare is wanted: its ready message reports the devices.
+  // Starts one worker even when no prewarmed worker is wanted: its ready message reports the devices.
   void start_one_more();
   // Starts one worker: it is the pool's turn (WorkerStarts::next).
   void start_one();
@@ -100,7 +100,7 @@ class WorkerPool {
   // serves it.
   bool stop(SessionId session, const StopOrder& order);
 
-  // Starts no more workers, ends the spares, refuses waiting sessions. Running sessions continue.
+  // Starts no more workers, ends the prewarmed workers, refuses waiting sessions. Running sessions continue.
   void close(const std::string& reason);
 
  private:

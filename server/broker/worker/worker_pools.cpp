@@ -55,7 +55,7 @@ void WorkerPools::start_anew() {
 
 PrewarmedDemand::Limits WorkerPools::limits(const Kind& kind) const {
   const unsigned one = std::min(prewarmed_.least, 1u);
-  // Queries are short and rare: one spare is kept for them if any spares are kept.
+  // Queries are short and rare: one prewarmed worker is kept for them if any are kept.
   if (kind.management) return kind.devices.empty() ? PrewarmedDemand::Limits{one, one} : PrewarmedDemand::Limits{0, 0};
   if (std::find(ready_sets_.begin(), ready_sets_.end(), kind.devices) == ready_sets_.end()) return {0, 0};
   const auto extra_max = unsigned(std::max<size_t>(1, kExtraPrewarmedMax / ready_sets_.size()));
@@ -116,7 +116,8 @@ void WorkerPools::start_more() {
   notify_memory();
 }
 
-// Returns the next time at which a slow start stops holding up the others, fewer spares are wanted, or a rest is over.
+// Returns the next time at which a slow start stops holding up the others, fewer prewarmed workers are wanted, or a
+// rest is over.
 std::optional<WorkerPools::Time> WorkerPools::next_poll(Time now) const {
   auto first = starts_.next_change(now);
   auto also = [&](std::optional<Time> when) {
@@ -127,7 +128,7 @@ std::optional<WorkerPools::Time> WorkerPools::next_poll(Time now) const {
   return first;
 }
 
-// --- spares --------------------------------------------------------------------------------------------------------
+// --- prewarmed workers ----------------------------------------------------------------------------------------------
 
 WorkerPools::Contexts WorkerPools::contexts_on(DeviceIndex device) const {
   Contexts contexts;
@@ -145,7 +146,7 @@ size_t WorkerPools::prewarmed_max(DeviceIndex device, Time now) const {
   return rest != rests_.end() && now < rest->second.until ? std::min(max, rest->second.contexts) : max;
 }
 
-// Ends spares one by one, each of the pool that has most.
+// Ends prewarmed workers one by one, each of the pool that has most.
 void WorkerPools::shrink(DeviceIndex device, size_t contexts) {
   for (size_t prewarmed = contexts_on(device).prewarmed; prewarmed > contexts; --prewarmed) {
     WorkerPool* most = nullptr;
@@ -204,7 +205,7 @@ void WorkerPools::keep_ready(std::vector<DeviceSet> sets, size_t devices) {
     pool({.devices = set});
   }
   for (auto& [kind, one] : pools_) one.demand.set_limits(limits(kind));
-  follow_demand(std::chrono::steady_clock::now());  // at once: the first worker may become a spare
+  follow_demand(std::chrono::steady_clock::now());  // at once: the first worker may become a prewarmed worker
   drop_idle_later();
 }
 

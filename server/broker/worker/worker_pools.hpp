@@ -30,14 +30,14 @@ std::string visible_devices(const DeviceSet& devices, const char* own);
 
 // The broker's thread only. Unused pools are destroyed.
 //
-// The number of spares follows PrewarmedDemand, as far as the GPU's memory has room for their contexts: a ready worker
-// has its context on the first of its devices.
+// The number of prewarmed workers follows PrewarmedDemand, as far as the GPU's memory has room for their contexts: a
+// ready worker has its context on the first of its devices.
 class WorkerPools final : public PrewarmedContexts {
  public:
   // Only the pool of workers that see all devices reports `events.ready` and `events.hopeless`.
   WorkerPools(boost::asio::io_context& io, WorkerCommand command, PrewarmedDemand::Limits prewarmed,
               WorkerPool::Events events, EntryStore* keeping = nullptr);
-  // `memory` outlives this object; without it there is room for all spares.
+  // `memory` outlives this object; without it there is room for all prewarmed workers.
   void set_memory(PrewarmedMemory& memory) { memory_ = &memory; }
 
   // Starts one worker that sees all devices; its ready message has their number.
@@ -45,7 +45,7 @@ class WorkerPools final : public PrewarmedContexts {
   // As start(), after the devices may have changed: earlier workers have seen the old ones, and end.
   void start_anew();
   void devices_known(size_t devices) { devices_ = devices; }
-  // Keeps spares for these sets; workers for other sets are started when a session needs one.
+  // Keeps prewarmed workers for these sets; workers for other sets are started when a session needs one.
   void keep_ready(std::vector<DeviceSet> sets, size_t devices);
   // Returns the pool for the devices of an admitted session.
   WorkerPool& of(const SessionRecord& session);
@@ -98,7 +98,7 @@ class WorkerPools final : public PrewarmedContexts {
   std::map<Kind, Numbered> pools_;
   PrewarmedMemory* memory_ = nullptr;
   std::map<scheduler::DeviceIndex, size_t> notified_;  // contexts, as last reported to the memory
-  // A bound on a device's spares for a while, because their memory was requested.
+  // A bound on a device's prewarmed workers for a while, because their memory was requested.
   struct Rest {
     size_t contexts = 0;
     Time until;

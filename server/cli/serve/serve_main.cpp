@@ -234,15 +234,17 @@ int serve(const ServeOptions& options) {
   Broker broker(io, {.listen = *listen,
                      .worker = std::move(worker),
                      .login_program = beside_this_program("gpuwire-login"),
-                     .spare_workers = options.spare_workers,
-                     .spare_workers_max = options.spare_workers_max,
+                     .prewarmed_workers = options.prewarmed_workers,
+                     .prewarmed_workers_max = options.prewarmed_workers_max,
                      .drain_seconds = options.drain_seconds,
                      .gpu_return_ms = options.gpu_return_ms,
                      .configuration = *configuration,
                      .keeping = keeping->get()});
   const uint64_t host_bytes = machine_bytes() / kHostPartOfMachine;
   BrokerLedger ledger(io, broker.sessions(),
-                      {.spare_workers = options.spare_workers, .keeping = keeping->get(), .host_bytes = host_bytes});
+                      {.spare_workers = options.prewarmed_workers,
+                       .keeping = keeping->get(),
+                       .host_bytes = host_bytes});
   broker.sessions().add_part(ledger);
   ledger.set_prewarmed(broker.workers());
   broker.workers().set_memory(ledger);

@@ -60,13 +60,13 @@ void declare(CommandLine& app, ServeOptions& options) {
   app.add_option("--max-sessions", options.overrides.sessions_max, "Programs served at once; others wait. Default: 64")
       .type_name("N")
       .between(1, 100'000);
-  app.add_option("--spare-workers", options.spare_workers,
+  app.add_option("--prewarmed-workers", options.prewarmed_workers,
                  "Processes kept ready with the driver initialised, for each GPU, so that programs start fast; 0: none")
       .type_name("N")
       .between(0u, kPrewarmedWorkersMax)
       .capture_default_str();
   app.add_option(
-         "--spare-workers-max", options.spare_workers_max,
+         "--prewarmed-workers-max", options.prewarmed_workers_max,
          "Up to this many while programs arrive faster than processes start, and while nobody needs their memory")
       .type_name("N")
       .between(0u, kPrewarmedWorkersMax)

@@ -22,8 +22,8 @@ struct ServeOptions {
   std::string device = "auto";
   unsigned software_devices = 1;
   uint64_t software_memory_bytes = 0;
-  unsigned spare_workers = 1;
-  unsigned spare_workers_max = kPrewarmedWorkersMostUsual;
+  unsigned prewarmed_workers = 1;
+  unsigned prewarmed_workers_max = kPrewarmedWorkersMostUsual;
   unsigned drain_seconds = 30;
   std::string log_level = "info";
   std::string module_cache;

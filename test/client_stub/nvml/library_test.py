@@ -166,7 +166,7 @@ class Library(ServerCase):
     def test_management_sessions_take_no_context_and_one_spare_process(self):
         self.assert_passed(self.program("all"))
         wait_until(lambda: len(self.worker_ids()) == 2, RUN_LIMIT_SECONDS,
-                   "a spare worker for programs, and one for management")
+                   "a prewarmed worker for programs, and one for management")
         commands = []
         for process in self.worker_ids():
             with open(f"/proc/{process}/cmdline", encoding="ascii") as file:

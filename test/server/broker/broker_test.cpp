@@ -61,7 +61,7 @@ TEST_CASE("each client gets a process of its own") {
   CHECK(process_exists(two));
 }
 
-TEST_CASE("clients are served without spare workers too") {
+TEST_CASE("clients are served without prewarmed workers too") {
   RunningBroker broker("serves", 0);
   for (int i = 0; i < 3; ++i) {
     WireClient client;

@@ -32,11 +32,11 @@ class RunningBroker {
   RunningBroker(std::vector<std::string> worker_arguments, server::Configuration configuration, unsigned prewarmed) {
     begin(std::move(worker_arguments), prewarmed, 30, std::move(configuration));
   }
-  // With as many spares as `prewarmed` wants and `memory` has room for.
+  // With as many prewarmed workers as `prewarmed` wants and `memory` has room for.
   RunningBroker(std::vector<std::string> worker_arguments, server::PrewarmedDemand::Limits prewarmed,
                 server::PrewarmedMemory& memory) {
     prewarmed_max_ = prewarmed.most;
-    spare_memory_ = &memory;
+    prewarmed_memory_ = &memory;
     begin(std::move(worker_arguments), prewarmed.least, 30, server::open_configuration());
   }
   RunningBroker(const std::string& worker_mode, server::Configuration configuration) {
@@ -111,14 +111,14 @@ class RunningBroker {
         io_, server::BrokerOptions{.listen = listen,
                                    .worker = {GPUWIRE_TEST_FAKE_WORKER, std::move(worker_arguments)},
                                    .login_program = login_,
-                                   .spare_workers = prewarmed,
-                                   .spare_workers_max = prewarmed_max_,
+                                   .prewarmed_workers = prewarmed,
+                                   .prewarmed_workers_max = prewarmed_max_,
                                    .drain_seconds = drain_seconds,
                                    .session_begin_ms = begin_ms_,
                                    .gpu_return_ms = gpu_return_ms_,
                                    .configuration = std::move(configuration),
                                    .keeping = keeping_.get()});
-    if (spare_memory_) broker_->workers().set_memory(*spare_memory_);
+    if (prewarmed_memory_) broker_->workers().set_memory(*prewarmed_memory_);
     auto started = broker_->start([this](const std::vector<server::ListenAddress>& where, const std::string& devices) {
       devices_ = devices;
       port_ = where.front().tcp->port();
@@ -132,7 +132,7 @@ class RunningBroker {
 
   std::string login_ = GPUWIRE_TEST_LOGIN;
   unsigned prewarmed_max_ = 0;
-  server::PrewarmedMemory* spare_memory_ = nullptr;
+  server::PrewarmedMemory* prewarmed_memory_ = nullptr;
   uint32_t begin_ms_ = server::kSessionBeginMs;
   uint32_t gpu_return_ms_ = 0;  // absent GPUs do not come back
   boost::asio::io_context io_{1};

@@ -116,7 +116,7 @@ TEST_CASE_FIXTURE(Fixture, "sessions that have waited for a worker are counted o
   registry.begun(begins, "train");
   registry.refused(gives_up, RefusalCause::client_gone, "gone");
   end(begins, uint32_t(EndCause::finished));
-  end(begin("alice"), uint32_t(EndCause::finished));  // a session that found a spare
+  end(begin("alice"), uint32_t(EndCause::finished));  // a session that found a prewarmed worker
   CHECK(tenant("alice").worker_waits == 2);
   CHECK(tenant("bob").worker_waits == 0);
 }

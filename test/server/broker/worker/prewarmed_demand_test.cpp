@@ -83,7 +83,7 @@ class Model {
     ready_ = std::min(ready_, wanted);
     starts_.wish(kPool, true, wanted - ready_);
     while (starts_.next(now_)) {
-      // A start without a waiting session is a spare's: all waiting sessions have a starting worker.
+      // A start without a waiting session is a prewarmed worker's: all waiting sessions have a starting worker.
       if (starting_.size() >= waiting_.size()) CHECK(starting_.size() < kParallelStartsMax - kStartsForSessions);
       starts_.begun(kPool, ++last_, now_);
       starting_.push_back({last_, now_ + kStart});
@@ -139,13 +139,13 @@ TEST_CASE("programs that follow each other wait for a worker a few times, and th
   one_after_the_other(model, 200, 60ms);
   CHECK(model.waited == before);
   CHECK(model.most_prewarmed <= 8);
-  // With a constant single spare every second session waits.
+  // With a constant single prewarmed worker every second session waits.
   Model fixed({.least = 1, .most = 1});
   one_after_the_other(fixed, 210, 60ms);
   CHECK(fixed.waited >= 100);
 }
 
-TEST_CASE("programs that come less often than workers start find the one spare, and cost no other") {
+TEST_CASE("programs that come less often than workers start find the one prewarmed worker, and cost no other") {
   Model model({.least = 1, .most = 8});
   for (int i = 0; i < 50; ++i) {
     model.come("anna", 100ms);
@@ -156,7 +156,7 @@ TEST_CASE("programs that come less often than workers start find the one spare, 
   CHECK(model.started == model.sessions);
 }
 
-TEST_CASE("a burst that comes again finds as many spares as the one before has had sessions") {
+TEST_CASE("a burst that comes again finds as many prewarmed workers as the one before has had sessions") {
   Model model({.least = 1, .most = 8});
   for (int burst = 0; burst < 5; ++burst) {
     for (int i = 0; i < 6; ++i) model.come("anna", 500ms);
@@ -165,7 +165,7 @@ TEST_CASE("a burst that comes again finds as many spares as the one before has h
   }
 }
 
-TEST_CASE("in a long pause the spares go, down to the least, and are not started again") {
+TEST_CASE("in a long pause the prewarmed workers go, down to the least, and are not started again") {
   Model model({.least = 2, .most = 8});
   one_after_the_other(model, 30, 40ms);
   CHECK(model.wanted() == 8);
@@ -177,7 +177,7 @@ TEST_CASE("in a long pause the spares go, down to the least, and are not started
   CHECK(model.started == started);
 }
 
-TEST_CASE("one tenant's flood is answered with no more spares than may be, and takes nobody's turn") {
+TEST_CASE("one tenant's flood is answered with no more prewarmed workers than may be, and takes nobody's turn") {
   Model model({.least = 1, .most = 8});
   unsigned running = 0, begun = 0;
   std::function<void()> over = [&] { --running; };
@@ -211,7 +211,7 @@ TEST_CASE("a most below the least counts as the least") {
   CHECK(demand.wanted(now) == 3);
 }
 
-TEST_CASE("a device that takes minutes to start a worker makes nobody hold spares for hours") {
+TEST_CASE("a device that takes minutes to start a worker makes nobody hold prewarmed workers for hours") {
   PrewarmedDemand demand({.least = 1, .most = 8});
   demand.started(std::chrono::minutes(10));
   CHECK(demand.start_time() == milliseconds(kStartHoldMs));

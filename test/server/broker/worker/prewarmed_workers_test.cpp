@@ -14,7 +14,7 @@ using namespace gpuwire::test;
 
 namespace {
 
-// Memory for as many spares as the test sets.
+// Memory for as many prewarmed workers as the test sets.
 class Room final : public server::PrewarmedMemory {
  public:
   size_t prewarmed_max(scheduler::DeviceIndex) const override { return max; }
@@ -49,7 +49,7 @@ bool waited_for_worker(RunningBroker& broker, const Caller& caller) {
 
 }  // namespace
 
-TEST_CASE("the next spare starts when one is taken, and not when its session's client comes or leaves") {
+TEST_CASE("the next prewarmed worker starts when one is taken, and not when its session's client comes or leaves") {
   GatedWorkers workers;
   Room room;
   RunningBroker broker(workers.arguments(), {.least = 1, .most = 1}, room);
@@ -69,7 +69,7 @@ TEST_CASE("the next spare starts when one is taken, and not when its session's c
   broker.act([&](Broker& of) { of.sessions().cancel(session, "the test is over"); });
 }
 
-TEST_CASE("a session that finds no worker ready is counted, and one that finds a spare is not") {
+TEST_CASE("a session that finds no worker ready is counted, and one that finds a prewarmed worker is not") {
   GatedWorkers workers;
   Room room;
   RunningBroker broker(workers.arguments(), {.least = 1, .most = 1}, room);
@@ -100,7 +100,7 @@ TEST_CASE("a client whose session waits for long for a worker is told its place,
   CHECK(third.served_with() == "all");
 }
 
-TEST_CASE("sessions that come at once raise the number of spares up to the most, and it falls when nobody comes") {
+TEST_CASE("sessions that come at once raise the number of prewarmed workers up to the most; it falls in a pause") {
   GatedWorkers workers;
   Room room;
   RunningBroker broker(workers.arguments(), {.least = 1, .most = 4}, room);
@@ -115,7 +115,7 @@ TEST_CASE("sessions that come at once raise the number of spares up to the most,
   CHECK(room.most == 4);
 }
 
-TEST_CASE("no spare is started that memory has no room for, whoever comes") {
+TEST_CASE("no prewarmed worker is started that memory has no room for, whoever comes") {
   GatedWorkers workers;
   Room room;
   room.max = 2;
@@ -124,7 +124,7 @@ TEST_CASE("no spare is started that memory has no room for, whoever comes") {
   REQUIRE(broker.port() != 0);
   for (int i = 0; i < 10; ++i) burst(broker, 6);
   CHECK(room.most <= 2);
-  // No spare, if a guarantee needs the memory of the minimum: each session starts its own worker.
+  // No prewarmed worker, if a guarantee needs the memory of the minimum: each session starts its own worker.
   room.max = 0;
   broker.act([](Broker& of) { of.workers().keep_at_most(0, 0); });
   CHECK(eventually([&] { return room.now == 0; }));

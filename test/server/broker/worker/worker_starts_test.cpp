@@ -78,7 +78,7 @@ TEST_CASE("no more start at once than may, and the next place goes to the pool o
   CHECK(starts.in_progress() == 4);
 }
 
-TEST_CASE("one worker is started for each session that waits, and spares when nobody waits for more") {
+TEST_CASE("one worker is started for each session that waits, and prewarmed workers when nobody waits for more") {
   WorkerStarts starts({.parallel_max = 5, .for_sessions = 0});
   pid_t last = 0;
   starts.wish(1, true, 2);
@@ -89,7 +89,7 @@ TEST_CASE("one worker is started for each session that waits, and spares when no
   CHECK(start_all(starts, last) == std::map<WorkerStarts::Pool, size_t>{{2, 1}});
 }
 
-TEST_CASE("spares leave places to sessions that come while they start") {
+TEST_CASE("prewarmed workers leave places to sessions that come while they start") {
   WorkerStarts starts({.parallel_max = 5, .for_sessions = 2});
   pid_t last = 0;
   starts.wish(1, true, 8);
@@ -97,7 +97,7 @@ TEST_CASE("spares leave places to sessions that come while they start") {
   CHECK(start_all(starts, last) == std::map<WorkerStarts::Pool, size_t>{{1, 3}});
   flood(starts, 2, 3);
   CHECK(start_all(starts, last) == std::map<WorkerStarts::Pool, size_t>{{2, 2}});
-  // The third session comes before any further spare.
+  // The third session comes before any further prewarmed worker.
   starts.settled(1);
   CHECK(start_all(starts, last) == std::map<WorkerStarts::Pool, size_t>{{2, 1}});
 }

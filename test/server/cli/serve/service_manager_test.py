@@ -79,7 +79,7 @@ class ServiceManager(unittest.TestCase):
                         with open(f"/proc/{process}/environ", "rb") as file:
                             self.assertNotIn(b"NOTIFY_SOCKET", file.read())
                     except (PermissionError, FileNotFoundError, ProcessLookupError):
-                        pass  # the login process cannot be inspected; a spare worker may have ended
+                        pass  # the login process cannot be inspected; a prewarmed worker may have ended
 
 
 if __name__ == "__main__":

@@ -65,8 +65,8 @@ Allocated allocate(WireClient& client, uint32_t context, uint64_t bytes) {
   return allocated;
 }
 
-// A session's worker cannot be distinguished from a spare. So the test checks that all workers present at the end of a
-// session exit.
+// A session's worker cannot be distinguished from a prewarmed worker. So the test checks that all workers present at
+// the end of a session exit.
 bool all_gone(const std::set<pid_t>& pids) {
   for (pid_t pid : pids) {
     if (process_exists(pid)) return false;
@@ -410,7 +410,7 @@ TEST_CASE("the processes of a client that is cut off in the middle of a copy go 
 }
 
 TEST_CASE("a worker stuck in a driver call that never returns goes with its client") {
-  ServerProcess server(mock_arguments({"--spare-workers", "0"}));
+  ServerProcess server(mock_arguments({"--prewarmed-workers", "0"}));
   WireClient client;
   REQUIRE(client.open_session(server.port()));
   CHECK(client.ping() == 0);
@@ -423,7 +423,7 @@ TEST_CASE("a worker stuck in a driver call that never returns goes with its clie
 }
 
 TEST_CASE("a worker stuck in a driver call goes with its client, however much of what that has sent nobody has read") {
-  ServerProcess server(mock_arguments({"--spare-workers", "0"}));
+  ServerProcess server(mock_arguments({"--prewarmed-workers", "0"}));
   WireClient client;
   REQUIRE(client.open_session(server.port()));
   CHECK(client.ping() == 0);
@@ -461,7 +461,8 @@ TEST_CASE("when the server is killed, its sessions end with a reason and no proc
   WireClient client;
   REQUIRE(client.open_session(server.port()));
   CHECK(client.ping() == 0);
-  REQUIRE(eventually([&] { return server.workers().size() == 2; }));  // the session's worker and the next spare
+  // The session's worker and the next prewarmed worker.
+  REQUIRE(eventually([&] { return server.workers().size() == 2; }));
   std::set<pid_t> workers = server.workers();
   server.signal(SIGKILL);
   CHECK(client.reason_of_end() == "the server has gone");
