@@ -48,7 +48,8 @@ inline constexpr nanoseconds kLongSleep{1'000'000'000};
 
 struct Way {
   double round_trip_ms = 0;
-  double gbit = 0;  // per second, of each direction; 0: as fast as the machine
+  // Per second, of each direction; 0: as fast as the machine.
+  double gbit = 0;
   nanoseconds delay() const { return nanoseconds(int64_t(round_trip_ms * 1e6 / 2)); }
   double bytes_per_second() const { return gbit > 0 ? gbit * 1e9 / 8 : kUnlimitedBytesPerSecond; }
   size_t buffer_bytes() const {
@@ -249,7 +250,8 @@ class Proxy {
     for (;;) {
       int client = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
       if (client < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
-      if (client < 0) return;  // stopped
+      // Stopped.
+      if (client < 0) return;
       connections_.remove_if([](const auto& connection) { return connection->over(); });
       set_no_delay(client);
       int server = connect_to(server_);

@@ -26,7 +26,8 @@ enum class UringSend : uint8_t { copied, zero_copy };
 // One socket's sends, several under way and in their order (IOSQE_IO_LINK). One thread.
 class Uring {
  public:
-  static constexpr unsigned kChain = 8;  // sends that are submitted with one system call
+  // Sends that are submitted with one system call.
+  static constexpr unsigned kChain = 8;
 
   // Nothing: the kernel, or this process's confinement, does not offer io_uring with such sends.
   static bool there() {
@@ -81,7 +82,8 @@ class Uring {
       entry.fd = socket;
       entry.addr = reinterpret_cast<uint64_t>(pieces[i].iov_base);
       entry.len = uint32_t(pieces[i].iov_len);
-      entry.msg_flags = MSG_NOSIGNAL | MSG_WAITALL;  // the kernel goes on with what a send has left
+      // The kernel goes on with what a send has left.
+      entry.msg_flags = MSG_NOSIGNAL | MSG_WAITALL;
       if (how == UringSend::zero_copy) entry.ioprio = IORING_RECVSEND_FIXED_BUF;
       if (i + 1 < pieces.size()) entry.flags = IOSQE_IO_LINK;
       entry.user_data = pieces[i].iov_len;

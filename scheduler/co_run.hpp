@@ -22,11 +22,16 @@ namespace gpuwire::scheduler {
 struct CoRunner {
   SessionId id{};
   TenantId tenant{};
-  double share = 0;        // its part of the device by turns, if all sessions always wanted it
-  uint64_t completed = 0;  // submissions
-  Duration own{};          // time in which no other session held it up
-  bool in_flight = false;  // now
-  bool counted = true;     // false: it may have work in flight that `completed` never counts
+  // Its part of the device by turns, if all sessions always wanted it.
+  double share = 0;
+  // Submissions.
+  uint64_t completed = 0;
+  // Time in which no other session held it up.
+  Duration own{};
+  // Now.
+  bool in_flight = false;
+  // False: it may have work in flight that `completed` never counts.
+  bool counted = true;
 };
 
 // The choice for one group of devices.
@@ -47,30 +52,42 @@ class CoRunChoice {
  private:
   enum class Phase : uint8_t { turns, trial, together };
   struct Record {
-    uint64_t completed = 0;  // as of the last call
+    // As of the last call.
+    uint64_t completed = 0;
     Duration own{};
-    uint64_t done = 0;  // completed in the window; while turns are measured, in its rated time
+    // Completed in the window; while turns are measured, in its rated time.
+    uint64_t done = 0;
     Duration own_in_window{}, rated_in_window{};
-    Duration beginning{};       // remaining own time at its begin that is not rated
-    uint64_t done_watched = 0;  // completed since the last judgement, also while one session was alone
-    double rate = 0;            // completed per second of its own time, by turns; zero: unknown
-    double part = 0;            // part of that rate that it reached by turns
-    double target = 0;          // part of that rate that it has to reach in any phase
+    // Remaining own time at its begin that is not rated.
+    Duration beginning{};
+    // Completed since the last judgement, also while one session was alone.
+    uint64_t done_watched = 0;
+    // Completed per second of its own time, by turns; zero: unknown.
+    double rate = 0;
+    // Part of that rate that it reached by turns.
+    double part = 0;
+    // Part of that rate that it has to reach in any phase.
+    double target = 0;
     // Sums of the earlier rounds, which were too close to call.
     uint64_t done_in_turns = 0, done_in_trials = 0;
     Duration own_in_turns{}, rated_in_turns{};
-    Duration owed{};  // own time that it lacks of its target
+    // Own time that it lacks of its target.
+    Duration owed{};
     Time seen{};
   };
   // The result for a set of sessions.
   struct Verdict {
     bool together = false;
-    Time trial_at{};  // the earliest time of the next trial
-    Duration rest{};  // the pause after the last failed trial
+    // The earliest time of the next trial.
+    Time trial_at{};
+    // The pause after the last failed trial.
+    Duration rest{};
     Time seen{};
   };
-  using Members = std::vector<SessionId>;  // sorted
-  using Tenants = std::vector<TenantId>;   // sorted, each once
+  // Sorted.
+  using Members = std::vector<SessionId>;
+  // Sorted, each once.
+  using Tenants = std::vector<TenantId>;
   bool update_members(std::span<const CoRunner> runners, Time now);
   void change_members(std::span<const CoRunner> runners, Members members, Time now);
   Verdict& verdict() { return verdicts_[members_]; }
@@ -104,22 +121,35 @@ class CoRunChoice {
   Phase phase_ = Phase::turns;
   std::map<SessionId, Record> records_;
   Members members_;
-  Tenants tenants_;                      // the tenants of members_
-  std::map<Members, Verdict> verdicts_;  // at most kVerdictsMax
+  // The tenants of members_.
+  Tenants tenants_;
+  // At most kVerdictsMax.
+  std::map<Members, Verdict> verdicts_;
   // The earliest trial of unmeasured programs of these tenants, after a failed trial of other programs of theirs.
   std::map<Tenants, Time> rests_;
-  Duration window_{};            // counted time, without that of higher ranks
-  Duration watched_{};           // time since the last judgement, with that of sessions alone
-  Duration settles_{};           // in a trial: the remaining time of its disturbed begin
-  unsigned rounds_ = 0;          // rounds of turns and a trial that were too close to call
-  Duration turns_{}, trials_{};  // the windows of these rounds
-  Time since_{};                 // the begin of the phase
-  bool bad_ = false;             // the last window side by side was bad
-  bool counted_ = true;          // all sessions were counted at the last call
+  // Counted time, without that of higher ranks.
+  Duration window_{};
+  // Time since the last judgement, with that of sessions alone.
+  Duration watched_{};
+  // In a trial: the remaining time of its disturbed begin.
+  Duration settles_{};
+  // Rounds of turns and a trial that were too close to call.
+  unsigned rounds_ = 0;
+  // The windows of these rounds.
+  Duration turns_{}, trials_{};
+  // The begin of the phase.
+  Time since_{};
+  // The last window side by side was bad.
+  bool bad_ = false;
+  // All sessions were counted at the last call.
+  bool counted_ = true;
   SessionId alone_{};
-  bool alone_begun_ = false;  // no other session has work in flight any more
-  Duration alone_for_{};      // since then, or until then
-  uint64_t alone_done_ = 0;   // its completions in that time
+  // No other session has work in flight any more.
+  bool alone_begun_ = false;
+  // Since then, or until then.
+  Duration alone_for_{};
+  // Its completions in that time.
+  uint64_t alone_done_ = 0;
   CoRunMetrics metrics_;
 };
 

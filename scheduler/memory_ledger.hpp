@@ -23,7 +23,8 @@ namespace gpuwire::scheduler {
 
 struct MemoryShare {
   uint64_t guaranteed_bytes = 0;
-  uint64_t limit_bytes = UINT64_MAX;  // >= guaranteed
+  // >= guaranteed.
+  uint64_t limit_bytes = UINT64_MAX;
   bool operator==(const MemoryShare&) const = default;
 };
 
@@ -54,7 +55,8 @@ class MemoryLedger {
   void lowered(TenantId tenant, DeviceIndex device, uint64_t allowance_bytes);
 
   uint64_t allowance(TenantId tenant, DeviceIndex device) const;
-  MemoryShare share(TenantId tenant, DeviceIndex device) const;  // of an unknown tenant: zero
+  // Of an unknown tenant: zero.
+  MemoryShare share(TenantId tenant, DeviceIndex device) const;
 
   // Sets the server's optional memory on the device; it may exceed optional_max().
   void set_optional(DeviceIndex device, uint64_t bytes);
@@ -68,7 +70,8 @@ class MemoryLedger {
   uint64_t available(TenantId tenant, DeviceIndex device, uint64_t used_bytes) const;
   size_t device_count() const { return devices_.size(); }
   uint64_t device_bytes(DeviceIndex device) const { return device < devices_.size() ? devices_[device].bytes : 0; }
-  std::string check() const;  // for tests: empty, or the invariant that does not hold
+  // For tests: empty, or the invariant that does not hold.
+  std::string check() const;
 
  private:
   struct Account {

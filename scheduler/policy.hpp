@@ -28,23 +28,33 @@ enum class Regime : uint8_t { free, co_run, lease };
 
 struct TenantPolicy {
   ServiceClass service_class = ServiceClass::batch;
-  double weight = 1;  // > 0: turns within the class are proportional to it
-  double share_max =
-      1;  // realtime: above this part of a GPU's time, over Settings::cap_window, the tenant counts as batch
-  double share_min = 0;  // scavenger: its minimum part while interactive and batch tenants are busy
+  // > 0: turns within the class are proportional to it.
+  double weight = 1;
+  // Realtime: above this part of a GPU's time, over Settings::cap_window, the tenant counts as batch.
+  double share_max = 1;
+  // Scavenger: its minimum part while interactive and batch tenants are busy.
+  double share_min = 0;
 };
 
 // The content of a session's page. Counters only grow; times include the moment of the reading.
 struct Observation {
-  bool waiting = false;    // a submission waits at the gate (or has just passed it by itself)
-  bool in_flight = false;  // submitted work that is not known to be done
-  Time first_start{};      // start on the GPU of the first work since the gate's last opening; zero: none yet
-  Time last_end{};         // observed end of its last work; zero: never
-  Duration busy{};         // GPU time as the worker measures it: the sum of times from first start to drain
-  Duration quiet{};        // time without work in flight or waiting, with the gate open or closed
-  uint64_t bursts = 0;     // transitions from no work in flight to some
+  // A submission waits at the gate (or has just passed it by itself).
+  bool waiting = false;
+  // Submitted work that is not known to be done.
+  bool in_flight = false;
+  // Start on the GPU of the first work since the gate's last opening; zero: none yet.
+  Time first_start{};
+  // Observed end of its last work; zero: never.
+  Time last_end{};
+  // GPU time as the worker measures it: the sum of times from first start to drain.
+  Duration busy{};
+  // Time without work in flight or waiting, with the gate open or closed.
+  Duration quiet{};
+  // Transitions from no work in flight to some.
+  uint64_t bursts = 0;
   uint64_t submissions = 0;
-  uint64_t completions = 0;  // submissions observed to end
+  // Submissions observed to end.
+  uint64_t completions = 0;
   // Since when the oldest work in flight has made no progress, regardless of the rest; zero: unknown, or it has not
   // begun.
   Time stuck_since{};
@@ -53,7 +63,8 @@ struct Observation {
 struct GateChange {
   SessionId session;
   Gate gate;
-  Regime regime;  // of its devices
+  // Of its devices.
+  Regime regime;
 };
 
 // Why a session's submissions wait at its gate.
@@ -71,22 +82,31 @@ enum class Hold : uint8_t {
 struct SessionAccount {
   Regime regime = Regime::free;
   bool holds_lease = false;
-  uint64_t leases = 0;  // the number of granted leases
+  // The number of granted leases.
+  uint64_t leases = 0;
   Hold hold = Hold::none;
-  SessionId held_by{};        // zero: no particular session
-  Duration gpu_time{};        // charged to it since it began
-  Duration deficit{};         // its tenant's, on its first device
-  Duration drain_wait{};      // how long sessions of equal rank wait, from its gate's closing, for its work to end
-  Duration drain_wait_max{};  // the longest wait of this session for theirs
+  // Zero: no particular session.
+  SessionId held_by{};
+  // Charged to it since it began.
+  Duration gpu_time{};
+  // Its tenant's, on its first device.
+  Duration deficit{};
+  // How long sessions of equal rank wait, from its gate's closing, for its work to end.
+  Duration drain_wait{};
+  // The longest wait of this session for theirs.
+  Duration drain_wait_max{};
 };
 
 // Measurements of side by side on one device: each session's rate, relative to its rate while no other session holds it
 // up, summed over all.
 struct CoRunMetrics {
   uint64_t trials = 0;
-  double turns = 0;         // the last measurement by turns
-  double side_by_side = 0;  // the last measurement while all of them ran
-  double expected = 0;      // expected with side by side and time alone for sessions that are behind
+  // The last measurement by turns.
+  double turns = 0;
+  // The last measurement while all of them ran.
+  double side_by_side = 0;
+  // Expected with side by side and time alone for sessions that are behind.
+  double expected = 0;
 };
 
 class Policy {
@@ -94,11 +114,13 @@ class Policy {
   struct Settings {
     // The smallest turn of a lease, and the interval at which the regimes are chosen.
     Duration turn_min = std::chrono::milliseconds(10);
-    Duration turn_min_batch = std::chrono::milliseconds(20);  // if only batch and below run
+    // If only batch and below run.
+    Duration turn_min_batch = std::chrono::milliseconds(20);
     // With very different weights, all turns shrink to keep this bound.
     Duration turn_max = std::chrono::milliseconds(200);
     Duration switch_cost = std::chrono::microseconds(145);
-    Duration linger = std::chrono::microseconds(300);  // how long a gate stays open after its session has become quiet
+    // How long a gate stays open after its session has become quiet.
+    Duration linger = std::chrono::microseconds(300);
     Duration in_flight_max = std::chrono::microseconds(500);
     Duration in_flight_max_near_higher = std::chrono::microseconds(150);
     Duration cap_window = std::chrono::milliseconds(100);
@@ -107,7 +129,8 @@ class Policy {
     Duration drain_wait_max = std::chrono::milliseconds(200);
     // The minimum part of a GPU's time for batch while interactive tenants hold the GPU.
     double batch_floor = 0.05;
-    Duration slice = std::chrono::microseconds(2050);  // of the hardware, between contexts
+    // Of the hardware, between contexts.
+    Duration slice = std::chrono::microseconds(2050);
   };
 
   explicit Policy(Settings settings);

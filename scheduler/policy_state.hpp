@@ -39,14 +39,22 @@ struct Tenant;
 
 struct TenantOnDevice {
   Duration gpu_time{};
-  Duration deficit{};    // round robin credit: positive: may run; negative: overdrawn
-  Duration debt{};       // time of trials that the deficit was not charged with: taken from its turns in parts
-  Duration turn{};       // the length of its last turn
-  Duration granted{};    // the sum of its turns while others wanted the device
-  bool awake = false;    // has a candidate in the current decision
-  bool wanting = false;  // is in Device::wanting
-  bool slept = true;     // has not wanted the device all the time since its last turn
-  SessionId served{};    // the session of its last turn
+  // Round robin credit: positive: may run; negative: overdrawn.
+  Duration deficit{};
+  // Time of trials that the deficit was not charged with: taken from its turns in parts.
+  Duration debt{};
+  // The length of its last turn.
+  Duration turn{};
+  // The sum of its turns while others wanted the device.
+  Duration granted{};
+  // Has a candidate in the current decision.
+  bool awake = false;
+  // Is in Device::wanting.
+  bool wanting = false;
+  // Has not wanted the device all the time since its last turn.
+  bool slept = true;
+  // The session of its last turn.
+  SessionId served{};
   // How long others wait for its sessions' work to end: short after work that did not end in time, longer again when it
   // does.
   Duration drain_wait{};
@@ -63,25 +71,30 @@ struct Tenant {
   TenantId id{};
   TenantPolicy policy;
   size_t sessions = 0;
-  std::vector<TenantOnDevice> devices;  // by DeviceIndex
+  // By DeviceIndex.
+  std::vector<TenantOnDevice> devices;
 };
 
 struct Session {
   SessionId id{};
   Tenant* tenant = nullptr;
   std::vector<DeviceIndex> devices;
-  Observation seen;  // with times on the policy's clock
+  // With times on the policy's clock.
+  Observation seen;
   Rank rank = Rank::batch;
 
   Gate gate{.open = false};
-  Regime regime = Regime::free;  // as last reported
+  // As last reported.
+  Regime regime = Regime::free;
   Time opened_at{};
   Time closed_at{};
-  Duration open{};  // total time that its gate was open
+  // Total time that its gate was open.
+  Duration open{};
   // Total time in which no other session held it up. Held up: it waited at its gate without work in flight, or was let
   // in and had not begun yet.
   Duration own{};
-  bool held = false;  // since the last decision
+  // Since the last decision.
+  bool held = false;
   // Work submitted before the gate began to count may still be in flight: its end is never counted.
   bool uncounted = false;
   uint64_t submissions_at_opening = 0;
@@ -92,8 +105,10 @@ struct Session {
   bool drained = true;
   bool overdue = false;
   Time overdue_at{};
-  bool kept_waiting = false;  // others have waited for the maximum since its gate was closed, and this is accounted for
-  Time progress_at{};         // the last time at which a submission ended or no work was in flight
+  // Others have waited for the maximum since its gate was closed, and this is accounted for.
+  bool kept_waiting = false;
+  // The last time at which a submission ended or no work was in flight.
+  Time progress_at{};
   // Since when its work makes no progress: its oldest work, if its worker reports that.
   Time stands_since() const { return seen.stuck_since != Time{} ? seen.stuck_since : progress_at; }
 
@@ -103,34 +118,48 @@ struct Session {
   Time ignored_until{};
   uint64_t ignored_submissions = 0;
 
-  bool leased = false;  // holds all its devices, or waits for their drain with them reserved
+  // Holds all its devices, or waits for their drain with them reserved.
+  bool leased = false;
   Time leased_at{};
   uint64_t lease_order = 0;
-  uint64_t leases = 0;   // total number
-  bool started = false;  // work of this opening has begun; it is charged from started_at on
+  // Total number.
+  uint64_t leases = 0;
+  // Work of this opening has begun; it is charged from started_at on.
+  bool started = false;
   Time started_at{};
-  Time unused_until{};  // it held a lease without observed work until then
+  // It held a lease without observed work until then.
+  Time unused_until{};
 
   // In the current decision.
-  const Session* barred_by = nullptr;  // a session of its tenant with endless work: this one counts as wanting nothing
-  bool wants = false;                  // has work at the gate, or in flight behind an open one
-  bool candidate = false;              // wants, or lingers on its lease
-  bool selected = false;               // its gate shall be open
+  // A session of its tenant with endless work: this one counts as wanting nothing.
+  const Session* barred_by = nullptr;
+  // Has work at the gate, or in flight behind an open one.
+  bool wants = false;
+  // Wants, or lingers on its lease.
+  bool candidate = false;
+  // Its gate shall be open.
+  bool selected = false;
 
   // Its lease ended because it was quiet, and it has not wanted the device since.
   bool lapsed = false;
-  Duration return_gap = Duration::max();  // how long it was quiet in recent such cases
-  Duration linger{};          // how long it keeps its quiet lease while only sessions of equal rank want the device
-  unsigned long_pauses = 0;   // pauses in a row that were longer than a gate lingers
-  Duration quiet_at_burst{};  // Observation::quiet at the observed begin of the last burst
+  // How long it was quiet in recent such cases.
+  Duration return_gap = Duration::max();
+  // How long it keeps its quiet lease while only sessions of equal rank want the device.
+  Duration linger{};
+  // Pauses in a row that were longer than a gate lingers.
+  unsigned long_pauses = 0;
+  // Observation::quiet at the observed begin of the last burst.
+  Duration quiet_at_burst{};
   // it returned from a rest and has not used up a turn since: it needs the device for a moment, and waits no longer
   // than that for others' drains
   bool rested = false;
 
   bool ever_active = false;
-  Time active_at{};  // when it last wanted the device or had work in flight
+  // When it last wanted the device or had work in flight.
+  Time active_at{};
   Duration gpu_time{};
-  Duration busy_charged{};  // the accounted part of seen.busy
+  // The accounted part of seen.busy.
+  Duration busy_charged{};
 
   // Whether the worker counts submissions at this gate: not at an unbounded open gate in the regime `free`.
   static bool counts(const Gate& gate, Regime regime) {
@@ -146,12 +175,14 @@ struct Session {
 // once or none, or it has credit and was quiet for a while.
 struct LeaseClaim {
   Session* session = nullptr;
-  uint64_t order = 0;  // its number in the order of leases and claims
+  // Its number in the order of leases and claims.
+  uint64_t order = 0;
   bool woken = false;
 };
 
 struct Device {
-  bool known = false;  // it has had a session
+  // It has had a session.
+  bool known = false;
   Regime regime = Regime::free;
   CoRunChoice co_run;
   Budget batch_floor;
@@ -161,14 +192,20 @@ struct Device {
   TenantId active{};
   std::optional<Time> active_at, others_active_at;
   std::vector<Session*> sessions;
-  std::vector<Tenant*> ring;  // tenants with sessions here, in the order of the round
+  // Tenants with sessions here, in the order of the round.
+  std::vector<Tenant*> ring;
   std::array<Tenant*, kRanks> current{};
-  Session* holder = nullptr;      // the session with the lease
-  bool holder_contended = false;  // another tenant of its rank wants the device
-  bool taken = false;             // in the current decision: a higher rank uses the device
-  Session* alone = nullptr;       // in the current decision: the session for which co-running ones make way
+  // The session with the lease.
+  Session* holder = nullptr;
+  // Another tenant of its rank wants the device.
+  bool holder_contended = false;
+  // In the current decision: a higher rank uses the device.
+  bool taken = false;
+  // In the current decision: the session for which co-running ones make way.
+  Session* alone = nullptr;
   // In the current decision and rank.
-  std::vector<Tenant*> wanting;  // tenants with candidates that may run here
+  // Tenants with candidates that may run here.
+  std::vector<Tenant*> wanting;
 };
 
 struct Policy::State {
@@ -178,18 +215,25 @@ struct Policy::State {
   SteadyTime clock;
   Time now{};
   Time budgets_at{};
-  std::optional<Time> due;  // next_decision() in the policy's own time
+  // next_decision() in the policy's own time.
+  std::optional<Time> due;
   std::map<TenantId, std::unique_ptr<Tenant>> tenants;
   std::map<SessionId, std::unique_ptr<Session>> sessions;
-  std::vector<Device> devices;     // by DeviceIndex
-  std::vector<LeaseClaim> claims;  // oldest first
-  uint64_t order = 0;              // of leases and claims
+  // By DeviceIndex.
+  std::vector<Device> devices;
+  // Oldest first.
+  std::vector<LeaseClaim> claims;
+  // Of leases and claims.
+  uint64_t order = 0;
   std::vector<GateChange> changes;
   std::vector<TimeClaim> time_claims;
   std::vector<BusyTime> busy_times;
-  Time regimes_at{};                 // the time of the next choice of regimes
-  bool has_realtime_tenant = false;  // in the current decision: among all tenants, also those without a session
-  bool news = false;                 // since the last choice a session has become active or is counted again
+  // The time of the next choice of regimes.
+  Time regimes_at{};
+  // In the current decision: among all tenants, also those without a session.
+  bool has_realtime_tenant = false;
+  // Since the last choice a session has become active or is counted again.
+  bool news = false;
 
   // policy.cpp
   void tick(Time caller_now);

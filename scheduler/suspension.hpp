@@ -33,33 +33,47 @@ struct SuspendableSession {
   TenantId tenant{};
   ServiceClass service_class = ServiceClass::batch;
   Suspend when = Suspend::never;
-  uint64_t bytes = 0;               // freed on the device
-  uint64_t host_bytes = 0;          // host memory for its contents, over all devices
-  std::optional<Duration> idle;     // time without work in flight and without a call; nothing: busy
-  Duration suspend_after{};         // less idle time: no victim
-  Duration return_cost{};           // the expected duration of its return
-  std::optional<Duration> on_card;  // since its return; nothing: it was never suspended
-  Duration last_return{};           // the duration of its last return
+  // Freed on the device.
+  uint64_t bytes = 0;
+  // Host memory for its contents, over all devices.
+  uint64_t host_bytes = 0;
+  // Time without work in flight and without a call; nothing: busy.
+  std::optional<Duration> idle;
+  // Less idle time: no victim.
+  Duration suspend_after{};
+  // The expected duration of its return.
+  Duration return_cost{};
+  // Since its return; nothing: it was never suspended.
+  std::optional<Duration> on_card;
+  // The duration of its last return.
+  Duration last_return{};
 };
 
 struct SuspensionTenant {
-  uint64_t held_bytes = 0;        // of the device, by all its sessions
-  uint64_t guaranteed_bytes = 0;  // of the device
-  uint64_t host_room_bytes = 0;   // further host memory that its suspended sessions may take
+  // Of the device, by all its sessions.
+  uint64_t held_bytes = 0;
+  // Of the device.
+  uint64_t guaranteed_bytes = 0;
+  // Further host memory that its suspended sessions may take.
+  uint64_t host_room_bytes = 0;
 };
 
 struct SuspensionRequest {
-  std::optional<SessionId> session;  // the asker; nothing: a session that has not begun
+  // The asker; nothing: a session that has not begun.
+  std::optional<SessionId> session;
   TenantId tenant{};
   ServiceClass service_class = ServiceClass::batch;
-  uint64_t bytes = 0;  // beyond what is free
+  // Beyond what is free.
+  uint64_t bytes = 0;
 };
 
 // The state at the time of the request.
 struct SuspensionView {
   std::span<const SuspendableSession> sessions;
-  const std::map<TenantId, SuspensionTenant>& tenants;  // a missing tenant holds nothing and has no room
-  uint64_t host_room_bytes = 0;                         // for contents of suspended sessions of all tenants together
+  // A missing tenant holds nothing and has no room.
+  const std::map<TenantId, SuspensionTenant>& tenants;
+  // For contents of suspended sessions of all tenants together.
+  uint64_t host_room_bytes = 0;
 };
 
 // Why a session is no victim; the names are stable, for metrics.

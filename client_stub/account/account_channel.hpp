@@ -32,9 +32,12 @@ class OwnedDescriptor {
 
 // The objects that a process passes to the watch.
 struct HandedAccount {
-  OwnedDescriptor process;  // a pidfd: readable when the process has ended
-  OwnedDescriptor page;     // a memfd that holds an AccountPage
-  OwnedDescriptor error;    // its standard error
+  // A pidfd: readable when the process has ended.
+  OwnedDescriptor process;
+  // A memfd that holds an AccountPage.
+  OwnedDescriptor page;
+  // Its standard error.
+  OwnedDescriptor error;
 };
 
 // A listening socket, and the name for kAccountsVariable. Empty: unavailable.

@@ -25,11 +25,14 @@ inline constexpr uint64_t kAccountMagic = 0x32544341'57555047;  // "GPUWACT2": l
 
 // Texts end at the first zero, or with their array.
 struct FunctionCosts {
-  uint64_t key;    // the address of the name in the process that counts; 0: free
-  uint64_t named;  // `name` is complete. Stored with release, read with acquire
+  // The address of the name in the process that counts; 0: free.
+  uint64_t key;
+  // `name` is complete. Stored with release, read with acquire.
+  uint64_t named;
   char name[kAccountNameBytes];
   uint64_t calls, waits, wait_ns, ns, sent, received, stalls;
-  uint64_t pageable_waits;  // of waits
+  // Of waits.
+  uint64_t pageable_waits;
 };
 
 // The session's counters at the end of the latest call.
@@ -38,7 +41,8 @@ struct SessionCounts {
   uint64_t losses, detached_ns, bytes_sent_again;
   uint64_t lanes_opened, lanes_in_use, lane_bytes;
   uint64_t chunk_bytes_asked, chunk_bytes_found;
-  uint64_t staged_to_device, staged_from_device;  // bytes
+  // Bytes.
+  uint64_t staged_to_device, staged_from_device;
   uint64_t images_used, images_sent, image_bytes_sent;
 };
 
@@ -46,15 +50,18 @@ struct SessionCounts {
 // Several threads count by the functions below. All zero: no count yet.
 struct AccountPage {
   uint64_t magic;
-  uint64_t told;  // the process has printed its account by itself
+  // The process has printed its account by itself.
+  uint64_t told;
   AccountDepth depth;
   uint32_t device_count;
   int64_t process_id;
-  uint64_t started_ns;  // CLOCK_MONOTONIC
+  // CLOCK_MONOTONIC.
+  uint64_t started_ns;
   char program[kAccountNameBytes];
   char server[kServerTextBytes];
   char devices[kAccountDevicesMax][kAccountNameBytes];
-  uint64_t by_class[3];  // calls: local, posted, called
+  // Calls: local, posted, called.
+  uint64_t by_class[3];
   SessionCounts session;
   FunctionCosts functions[kFunctionsMax];
 };

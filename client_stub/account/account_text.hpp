@@ -12,10 +12,14 @@ namespace gpuwire::client {
 
 // Facts that are known only at the end.
 struct AccountEnd {
-  uint64_t elapsed_ns = 0;            // since the page began
-  bool cut_short = false;             // the process ended without its exit handlers
-  uint64_t round_trip_ns = 0;         // of the connection; 0: not known
-  std::optional<ServerTimes> server;  // the server's answer
+  // Since the page began.
+  uint64_t elapsed_ns = 0;
+  // The process ended without its exit handlers.
+  bool cut_short = false;
+  // Of the connection; 0: not known.
+  uint64_t round_trip_ns = 0;
+  // The server's answer.
+  std::optional<ServerTimes> server;
 };
 
 // Returns lines that begin with "gpuwire: ", with the page's depth. Another process may have written `page`, so its

@@ -12,12 +12,17 @@ namespace gpuwire::client {
 // The waits of one driver function, over all its calls.
 struct WaitedCall {
   std::string_view name;
-  uint64_t waits = 0;           // round trips
-  uint64_t stalls = 0;          // times that the connection was full; their time is in wait_ns
-  uint64_t pageable_waits = 0;  // of the waits, those of copies with a side in pageable memory
+  // Round trips.
+  uint64_t waits = 0;
+  // Times that the connection was full; their time is in wait_ns.
+  uint64_t stalls = 0;
+  // Of the waits, those of copies with a side in pageable memory.
+  uint64_t pageable_waits = 0;
   uint64_t wait_ns = 0;
-  uint64_t ns = 0;     // within the calls, whatever they did
-  uint64_t bytes = 0;  // both ways
+  // Within the calls, whatever they did.
+  uint64_t ns = 0;
+  // Both ways.
+  uint64_t bytes = 0;
 };
 
 // The server's answer to session_account (protocol/api/session.toml). Without `gpu_counted`, gpu_ns is the time for
@@ -32,9 +37,12 @@ struct RunFigures {
   std::string_view program;
   long process_id = 0;
   uint64_t elapsed_ns = 0;
-  uint64_t waits = 0, wait_ns = 0;  // of all threads together
-  uint64_t sent = 0, received = 0;  // bytes
-  uint64_t round_trip_ns = 0;       // of the connection; 0: not known
+  // Of all threads together.
+  uint64_t waits = 0, wait_ns = 0;
+  // Bytes.
+  uint64_t sent = 0, received = 0;
+  // Of the connection; 0: not known.
+  uint64_t round_trip_ns = 0;
   std::optional<ServerTimes> server;
   std::vector<WaitedCall> calls;
 };

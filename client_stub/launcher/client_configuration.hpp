@@ -14,18 +14,26 @@ inline constexpr size_t kConfigurationBytesMax = 1 << 20;
 
 // Values in the form of the environment's variables; empty: not set.
 struct ClientSettings {
-  std::string server;                        // or several, with commas between them
-  std::string identity, authorities, token;  // absolute paths
-  std::string gpus, memory;                  // numbers; bytes
-  std::string transport;                     // auto, tcp, shm or rdma
-  std::string progress;                      // on or off
+  // Or several, with commas between them.
+  std::string server;
+  // Absolute paths.
+  std::string identity, authorities, token;
+  // Numbers; bytes.
+  std::string gpus, memory;
+  // Auto, tcp, shm or rdma.
+  std::string transport;
+  // On or off.
+  std::string progress;
   std::string gpu_type;
-  std::string queue;             // on or off
-  std::string connect_patience;  // a duration with its unit
+  // On or off.
+  std::string queue;
+  // A duration with its unit.
+  std::string connect_patience;
 };
 
 struct ClientConfiguration {
-  ClientSettings profile;  // of the requested profile, or of the default that a file names
+  // Of the requested profile, or of the default that a file names.
+  ClientSettings profile;
   ClientSettings general;
 };
 

@@ -8,8 +8,10 @@
 namespace gpuwire::launcher {
 
 struct Command {
-  std::string name;  // "run"
-  std::string path;  // ".../commands/gpuwire-run"
+  // "run".
+  std::string name;
+  // ".../commands/gpuwire-run".
+  std::string path;
   // The path of the running program, which selects the command: ".../commands/gpuwire-env".
   std::string called;
 };

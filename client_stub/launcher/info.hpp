@@ -13,9 +13,11 @@ namespace gpuwire::launcher {
 struct InfoOptions {
   std::string server;
   bool json = false;
-  bool measure = true;  // round trips and bandwidth
+  // Round trips and bandwidth.
+  bool measure = true;
   unsigned round_trips = 200;
-  uint64_t bulk_bytes = 64ull << 20;  // each way, cut into pieces of kInfoPieceBytes
+  // Each way, cut into pieces of kInfoPieceBytes.
+  uint64_t bulk_bytes = 64ull << 20;
 };
 inline constexpr unsigned kRoundTripsMax = 1'000'000;
 inline constexpr uint64_t kInfoBytesMax = 16ull << 30;
@@ -24,10 +26,14 @@ inline constexpr size_t kInfoPieceBytes = 16u << 20;
 inline constexpr size_t kInfoPiecesAhead = 2;
 
 struct WayFacts {
-  std::string road;          // "tcp", "tls", "unix", "shm" or "rdma"
-  unsigned lanes = 0;        // further connections for bulk that a session may have
-  double connect_ms = 0;     // connection and handshake
-  double round_trip_us = 0;  // median
+  // "tcp", "tls", "unix", "shm" or "rdma".
+  std::string road;
+  // Further connections for bulk that a session may have.
+  unsigned lanes = 0;
+  // Connection and handshake.
+  double connect_ms = 0;
+  // Median.
+  double round_trip_us = 0;
   double round_trip_least_us = 0;
   double to_server_bytes_per_s = 0;
   double from_server_bytes_per_s = 0;
@@ -37,7 +43,8 @@ struct Info {
   client::ServerFacts server;
   WayFacts way;
   bool measured = false;
-  std::string tenant;  // the server's view of the user, in the requested form: lines, or JSON; empty: none
+  // The server's view of the user, in the requested form: lines, or JSON; empty: none.
+  std::string tenant;
 };
 
 // The error is the line for the user, without a prefix.

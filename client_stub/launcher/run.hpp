@@ -12,11 +12,16 @@ namespace gpuwire::launcher {
 
 struct RunOptions {
   SessionOptions session;
-  std::string trace;                 // file, empty: none
-  std::string profile;               // likewise
-  std::string stats;                 // "", "summary" or "calls"
-  std::vector<std::string> program;  // and its arguments
-  bool choose = false;               // one server of several, for all processes of the program
+  // File, empty: none.
+  std::string trace;
+  // Likewise.
+  std::string profile;
+  // "", "summary" or "calls".
+  std::string stats;
+  // And its arguments.
+  std::vector<std::string> program;
+  // One server of several, for all processes of the program.
+  bool choose = false;
 };
 
 // Exit codes of `gpuwire run` itself, as in shells.

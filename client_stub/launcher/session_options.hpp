@@ -17,14 +17,21 @@ class CommandLine;
 namespace gpuwire::launcher {
 
 struct SessionOptions {
-  std::string server;                        // as in docs/cli.md, or several with commas; empty: not set
-  std::string use;                           // a profile of the configuration files; empty: not set
-  std::string identity, authorities, token;  // files; empty: not set
-  unsigned gpus = 0;                         // 0: not set
-  uint64_t memory_bytes = 0;                 // 0: not set
-  std::string gpu_type;                      // empty: not set
+  // As in docs/cli.md, or several with commas; empty: not set.
+  std::string server;
+  // A profile of the configuration files; empty: not set.
+  std::string use;
+  // Files; empty: not set.
+  std::string identity, authorities, token;
+  // 0: not set.
+  unsigned gpus = 0;
+  // 0: not set.
+  uint64_t memory_bytes = 0;
+  // Empty: not set.
+  std::string gpu_type;
   bool no_wait = false;
-  std::string transport;  // auto, tcp, shm or rdma; empty: not set
+  // Auto, tcp, shm or rdma; empty: not set.
+  std::string transport;
   bool no_progress = false;
 };
 

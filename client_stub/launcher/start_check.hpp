@@ -16,7 +16,8 @@ inline constexpr int kWouldWait = 3;
 
 struct StartCheck {
   int exit_code = kWouldNotStart;
-  std::string text;  // lines, or one JSON object
+  // Lines, or one JSON object.
+  std::string text;
 };
 
 // The result of the servers' answers; `json`: the output's format.

@@ -38,7 +38,8 @@ struct Card {
   const Library& library;
   nvmlDevice device = nullptr;
   unsigned index = 0;
-  unsigned count = 0;  // the number of devices
+  // The number of devices.
+  unsigned count = 0;
 
   template <class... Arguments>
   int call(const char* function, Arguments... arguments) const {

@@ -24,14 +24,22 @@ enum class Task {
 
 struct Options {
   Task task = Task::summary;
-  std::string ids;                    // -i; empty: all
-  std::string file;                   // -f; empty: standard output
-  bool xml = false;                   // -x
-  std::vector<std::string> displays;  // -d
-  std::string properties;             // of --query-gpu or --query-compute-apps
-  std::optional<std::string> format;  // --format
-  std::string change;                 // the option that would change the card
-  long interval_ms = 0;               // -l, -lms; 0: once
+  // -i; empty: all.
+  std::string ids;
+  // -f; empty: standard output.
+  std::string file;
+  // -x.
+  bool xml = false;
+  // -d.
+  std::vector<std::string> displays;
+  // Of --query-gpu or --query-compute-apps.
+  std::string properties;
+  // --format.
+  std::optional<std::string> format;
+  // The option that would change the card.
+  std::string change;
+  // -l, -lms; 0: once.
+  long interval_ms = 0;
 };
 
 // Returns the error for standard output, or an empty text.

@@ -10,8 +10,10 @@ namespace gpuwire::nvidia_smi {
 
 struct Property {
   const char* name;
-  const char* other_name;  // null: it has only one name
-  const char* unit;        // in the header; null: none
+  // Null: it has only one name.
+  const char* other_name;
+  // In the header; null: none.
+  const char* unit;
   Getter get;
 };
 

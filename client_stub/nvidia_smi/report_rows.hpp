@@ -8,10 +8,14 @@
 namespace gpuwire::nvidia_smi {
 
 struct Row {
-  int depth;          // 1: of the device itself
-  const char* label;  // in the text; null: not there
-  const char* tag;    // in the XML; null: not there
-  Getter get;         // null: a heading of the deeper rows behind it
+  // 1: of the device itself.
+  int depth;
+  // In the text; null: not there.
+  const char* label;
+  // In the XML; null: not there.
+  const char* tag;
+  // Null: a heading of the deeper rows behind it.
+  Getter get;
 };
 
 std::span<const Row> report_rows();

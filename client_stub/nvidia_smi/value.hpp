@@ -10,8 +10,10 @@ namespace gpuwire::nvidia_smi {
 
 struct Value {
   wire::ForeignText text;
-  const char* unit = "";  // "MiB", or none
-  bool known = true;      // false: `text` is the reason
+  // "MiB", or none.
+  const char* unit = "";
+  // False: `text` is the reason.
+  bool known = true;
 
   std::string with_unit() const { return known && *unit ? text + " " + unit : text.str(); }
 };

@@ -75,7 +75,8 @@ class Query {
   const uint32_t function_;
   const Kept kept_;
   int status_ = kSuccess;
-  int answered_ = kSuccess;  // the server's status, when values came with it
+  // The server's status, when values came with it.
+  int answered_ = kSuccess;
   std::shared_ptr<Connection> connection_;
   std::string arguments_, values_;
   size_t taken_ = 0;

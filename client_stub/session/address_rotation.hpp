@@ -39,13 +39,15 @@ class AddressRotation {
   enum class Outcome : uint8_t { none, failed, refused };
   struct Address {
     Endpoint endpoint;
-    Outcome outcome = Outcome::none;  // since the session was last carried
+    // Since the session was last carried.
+    Outcome outcome = Outcome::none;
   };
   void put_behind(const Endpoint& address, Outcome outcome);
   std::vector<Address>::iterator find(const Endpoint& address);
 
   std::optional<Endpoint> carrier_;
-  std::vector<Address> addresses_;  // in the order of their turns
+  // In the order of their turns.
+  std::vector<Address> addresses_;
 };
 
 }  // namespace gpuwire::client

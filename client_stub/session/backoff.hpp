@@ -22,7 +22,8 @@ class Backoff {
   bool patient() const { return until_.has_value(); }
 
  private:
-  unsigned waited_ = 0;  // how often
+  // How often.
+  unsigned waited_ = 0;
   std::optional<Clock::time_point> until_;
   std::minstd_rand random_{std::random_device{}()};
 };

@@ -28,7 +28,8 @@ class CachedBulk {
   size_t held_bytes() const noexcept;
 
  private:
-  static constexpr size_t kClasses = 8;  // 128 KiB to 16 MiB
+  // 128 KiB to 16 MiB.
+  static constexpr size_t kClasses = 8;
   static_assert(kCachedBlockBytesMin << (kClasses - 1) == kCachedBlockBytesMax);
 
   // Lives as long as the last block in use.
@@ -37,7 +38,8 @@ class CachedBulk {
     void put_back(std::byte* block, size_t number) noexcept;
     bool make_room(size_t bytes) noexcept REQUIRES(mutex);
 
-    Mutex mutex;  // a leaf
+    // A leaf.
+    Mutex mutex;
     // Lists by class: a free block begins with the address of the next.
     std::array<std::byte*, kClasses> free GUARDED_BY(mutex){};
     size_t held_bytes GUARDED_BY(mutex) = 0;

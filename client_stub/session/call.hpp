@@ -41,7 +41,8 @@ template <class Params, class Write>
   try {
     capnp::FlatMessageBuilder message(slot.words);
     if (sequence)
-      *sequence = slot.sequence;  // before `write`, which may register objects that wait for this frame's answer
+      // Before `write`, which may register objects that wait for this frame's answer.
+      *sequence = slot.sequence;
     write(message.initRoot<Params>());
     session.commit(slot, message.getSegmentsForOutput()[0].size());
     return CUDA_SUCCESS;

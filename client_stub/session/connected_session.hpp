@@ -77,8 +77,10 @@ class ConnectedSession final : public Session, public Road {
   // interval of checks that the connection leads to the server; 0: only the system detects a dead connection.
   // Precondition: no call was made.
   struct LossGraces {
-    std::chrono::milliseconds resume{0};   // the server keeps the session for this long
-    std::chrono::milliseconds hang_up{0};  // the same after a connection that was closed or reset
+    // The server keeps the session for this long.
+    std::chrono::milliseconds resume{0};
+    // The same after a connection that was closed or reset.
+    std::chrono::milliseconds hang_up{0};
   };
   void outlive_connections(std::unique_ptr<Reconnector> reconnector, const LossGraces& graces,
                            std::chrono::milliseconds heartbeat);
@@ -132,7 +134,8 @@ class ConnectedSession final : public Session, public Road {
 
    private:
     const link::Link& link_;
-    std::atomic<uint64_t> beside_[2] = {};  // bytes that bypassed the link; statistics: relaxed
+    // Bytes that bypassed the link; statistics: relaxed.
+    std::atomic<uint64_t> beside_[2] = {};
   };
 
   // --- receiving (receiving.cpp) -----------------------------------------------------------------------------------
@@ -226,34 +229,47 @@ class ConnectedSession final : public Session, public Road {
   std::unique_ptr<Reconnector> reconnector_;
   LossGraces loss_graces_;
   std::chrono::milliseconds answer_time_max_ = kAnswerTimeMax;
-  std::optional<Reconnection> attempts_;   // since the streams have moved for the last time
-  uint64_t received_before_ = 0;           // of the server's stream, before the last of them
-  uint64_t server_received_before_ = 0;    // of ours, when the connection was had that has been lost
-  bool server_has_received_ = false;       // more than when the one before it was had
-  unsigned lanes_most_ = 0;                // set before the first call
-  std::optional<LaneOpener> lane_opener_;  // as well; none: the session has no lanes. Uses the reconnector
-  std::optional<link::Heartbeat>
-      heartbeat_;  // set before the first call; none: the system alone notices that a connection leads nowhere
+  // Since the streams have moved for the last time.
+  std::optional<Reconnection> attempts_;
+  // Of the server's stream, before the last of them.
+  uint64_t received_before_ = 0;
+  // Of ours, when the connection was had that has been lost.
+  uint64_t server_received_before_ = 0;
+  // More than when the one before it was had.
+  bool server_has_received_ = false;
+  // Set before the first call.
+  unsigned lanes_most_ = 0;
+  // As well; none: the session has no lanes. Uses the reconnector.
+  std::optional<LaneOpener> lane_opener_;
+  // Set before the first call; none: the system alone notices that a connection leads nowhere.
+  std::optional<link::Heartbeat> heartbeat_;
 
   LinkTraffic traffic_{link_};
-  std::shared_ptr<TransferProgress> progress_;  // as well; null: without an observer
+  // As well; null: without an observer.
+  std::shared_ptr<TransferProgress> progress_;
 
   // Held by the thread that has the receive role (receiving_).
   Arrivals arrivals_{*this};
   transport::FrameReceiver receiver_;
   uint64_t notices_received_ = 0;
-  bool handling_ = false;  // is in the middle of a received frame, except for bulk on its way into a caller's memory
+  // Is in the middle of a received frame, except for bulk on its way into a caller's memory.
+  bool handling_ = false;
   std::unique_ptr<std::byte[]> scratch_;
 
   std::mutex receive_mutex_;
   // Guarded by receive_mutex_:
-  bool receiving_ = false;           // a thread has the receive role
-  pthread_t receiver_thread_{};      // which one
-  bool thread_awaits_role_ = false;  // the session thread sleeps until the role is free
-  unsigned awaited_ = 0;             // calls in calls_ whose reply has not arrived, but for those set aside
+  // A thread has the receive role.
+  bool receiving_ = false;
+  // Which one.
+  pthread_t receiver_thread_{};
+  // The session thread sleeps until the role is free.
+  bool thread_awaits_role_ = false;
+  // Calls in calls_ whose reply has not arrived, but for those set aside.
+  unsigned awaited_ = 0;
   unsigned room_waiters_ = 0;
   ReplyTable calls_;
-  Condition room_changed_;  // for await_room()
+  // For await_room().
+  Condition room_changed_;
   bool ending_ = false;
 
   // CUDA_SUCCESS until the session ends, then never changed again. Set with release after everything of the end is in
@@ -264,7 +280,8 @@ class ConnectedSession final : public Session, public Road {
   // The caller closes: the end is not an error. Set before the connection is shut down, whose effect the readers see
   // after it.
   std::atomic<bool> closing_{false};
-  std::atomic<int64_t> next_poll_ns_{0};  // of poll(), by the steady clock; publishes nothing: relaxed
+  // Of poll(), by the steady clock; publishes nothing: relaxed.
+  std::atomic<int64_t> next_poll_ns_{0};
 
   SessionThread thread_;
 };

@@ -32,9 +32,11 @@ struct Begun {
   resume::SessionId id{};
   resume::Secret secret{};
   std::chrono::milliseconds resume_grace{0};
-  std::chrono::milliseconds hang_up_grace{0};  // the same after a connection that was closed or reset
+  // The same after a connection that was closed or reset.
+  std::chrono::milliseconds hang_up_grace{0};
   bool heartbeats = false;
-  unsigned lanes = 0;  // further connections for bulk that the server permits; not 0: bulk comes in parts
+  // Further connections for bulk that the server permits; not 0: bulk comes in parts.
+  unsigned lanes = 0;
 };
 // `lanes` is the number of further connections for bulk that the session would open.
 tl::expected<Begun, SessionStartError> begin_session(link::Link& link, Outgoing& outgoing,

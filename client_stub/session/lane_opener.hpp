@@ -46,7 +46,8 @@ class LaneOpener {
   link::Link& link_;
   Reconnector& reconnector_;
   const unsigned lanes_;
-  std::mutex mutex_;  // over starting the thread; the link's locks are taken with it
+  // Over starting the thread; the link's locks are taken with it.
+  std::mutex mutex_;
   std::thread thread_;
   // Used by the thread; one comes after the other.
   uint32_t set_ = 0;
@@ -54,8 +55,10 @@ class LaneOpener {
   // The amount of bulk that must have passed the connection. Written by the thread that lowers open_, before it does
   // so; read as a hint, so relaxed is enough.
   std::atomic<uint64_t> worth_from_{kBulkBytesMin};
-  std::atomic<bool> opening_{false};   // release when the thread has done, acquire before another one
-  std::atomic<bool> stopping_{false};  // relaxed: read between two lanes
+  // Release when the thread has done, acquire before another one.
+  std::atomic<bool> opening_{false};
+  // Relaxed: read between two lanes.
+  std::atomic<bool> stopping_{false};
 };
 
 }  // namespace gpuwire::client

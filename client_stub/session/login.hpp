@@ -18,16 +18,20 @@ namespace gpuwire::client {
 
 // How to enter a server. The default: without TLS, anonymously.
 struct Entry {
-  std::string host;  // the name in the server's certificate, and in lines
+  // The name in the server's certificate, and in lines.
+  std::string host;
   bool encrypted = false;
-  std::shared_ptr<const LoginSecrets> secrets = std::make_shared<LoginSecrets>();  // never null
+  // Never null.
+  std::shared_ptr<const LoginSecrets> secrets = std::make_shared<LoginSecrets>();
   uint32_t gpus = 0;
   uint64_t memory_bytes = 0;
-  std::string gpu_type;  // empty: any
+  // Empty: any.
+  std::string gpu_type;
   SessionKind kind = SessionKind::program;
   // The user's folder has an identity or a token that was not read, because the connection stays on this machine.
   bool identity_unused = false;
-  bool shared_memory = false;  // used if the server offers it
+  // Used if the server offers it.
+  bool shared_memory = false;
   enum class Rdma : uint8_t {
     no,
     where_it_is,  // if the server offers it and the plug-in is installed
@@ -36,16 +40,24 @@ struct Entry {
   // In and out: the client's place in the server's queue, which a restarted server keeps for a while. Null: the client
   // would not return to it.
   struct QueuePlace {
-    std::string ticket;                                          // empty: there was none
-    bool held = false;                                           // the client has waited there on this connection
-    std::optional<std::chrono::steady_clock::time_point> since;  // the begin of the wait, over all connections
+    // Empty: there was none.
+    std::string ticket;
+    // The client has waited there on this connection.
+    bool held = false;
+    // The begin of the wait, over all connections.
+    std::optional<std::chrono::steady_clock::time_point> since;
   };
   QueuePlace* place = nullptr;
-  bool waits = true;              // for GPUs, in the server's queue; otherwise that is an error
-  std::string query;              // not empty: a query instead of a session (schema/login.capnp)
-  std::string* answer = nullptr;  // the query's answer
-  std::chrono::seconds answer_time_max = kAnswerTimeMax;  // of one call
-  std::string resume;  // the identity of the session that the connection resumes; empty: a new one
+  // For GPUs, in the server's queue; otherwise that is an error.
+  bool waits = true;
+  // Not empty: a query instead of a session (schema/login.capnp).
+  std::string query;
+  // The query's answer.
+  std::string* answer = nullptr;
+  // Of one call.
+  std::chrono::seconds answer_time_max = kAnswerTimeMax;
+  // The identity of the session that the connection resumes; empty: a new one.
+  std::string resume;
 };
 
 // Plans the entry from the address, the environment and the connection's peer. Errors: one phrase.

@@ -33,10 +33,14 @@ struct LoginSettings {
   // Files that a variable names; otherwise those in the user's configuration folder, for connections over TLS only.
   std::filesystem::path identity, authorities, token;
   bool identity_given = false, authorities_given = false, token_given = false;
-  uint32_t gpus = 0;          // 0: not set
-  uint64_t memory_bytes = 0;  // 0: not set
-  std::string gpu_type;       // a part of the GPUs' names (wire::is_of_type()); empty: any
-  bool waits = true;          // in a queue, for as long as it takes
+  // 0: not set.
+  uint32_t gpus = 0;
+  // 0: not set.
+  uint64_t memory_bytes = 0;
+  // A part of the GPUs' names (wire::is_of_type()); empty: any.
+  std::string gpu_type;
+  // In a queue, for as long as it takes.
+  bool waits = true;
   TransportChoice transport = TransportChoice::automatic;
   std::chrono::milliseconds connect_patience = kConnectPatience;
   std::chrono::seconds answer_time_max = kAnswerTimeMax;

@@ -34,12 +34,17 @@ class Outgoing {
 
   // The next actions of the committing thread, without the lock.
   struct Committed {
-    bool flush = false;         // much is unsent, or no other thread would send it
-    bool start_thread = false;  // the first posted frame of the session
+    // Much is unsent, or no other thread would send it.
+    bool flush = false;
+    // The first posted frame of the session.
+    bool start_thread = false;
     bool wake_thread = false;
-    bool failed = false;     // no memory; nothing was appended
-    uint64_t bytes_end = 0;  // position in the stream behind this frame
-    bool external = false;   // its bulk is read from the caller's memory
+    // No memory; nothing was appended.
+    bool failed = false;
+    // Position in the stream behind this frame.
+    uint64_t bytes_end = 0;
+    // Its bulk is read from the caller's memory.
+    bool external = false;
     uint64_t bulk_bytes = 0;
   };
   Committed commit(size_t words_used);
@@ -73,10 +78,12 @@ class Outgoing {
   SessionStats& stats_;
 
   // Guarded by the link's lock:
-  wire::FrameHeader frame_;  // under construction
+  // Under construction.
+  wire::FrameHeader frame_;
   std::byte* frame_at_ = nullptr;
   Bulk frame_bulk_;
-  bool frame_outside_ = false;  // the bulk is not copied into the window
+  // The bulk is not copied into the window.
+  bool frame_outside_ = false;
   // From begin() until the frame is published; the steps so far can be undone.
   bool appending_ = false;
   uint64_t next_sequence_ = 1;

@@ -24,9 +24,11 @@ struct Reconnected {
 };
 
 struct ReconnectFailure {
-  bool again = false;  // another attempt may succeed
+  // Another attempt may succeed.
+  bool again = false;
   CUresult result = CUDA_ERROR_DEVICE_UNAVAILABLE;
-  std::string cause;  // one line
+  // One line.
+  std::string cause;
 };
 
 class Reconnector {
@@ -52,8 +54,10 @@ class Reconnection {
   static constexpr std::chrono::milliseconds kDelayMin{50}, kDelayMax{2000}, kNotifyAfter{2000}, kLasting{10'000};
 
   struct Graces {
-    std::chrono::milliseconds tried{0};  // the client makes attempts for this long
-    std::chrono::milliseconds told{0};   // the server keeps a session after a loss of this kind for this long
+    // The client makes attempts for this long.
+    std::chrono::milliseconds tried{0};
+    // The server keeps a session after a loss of this kind for this long.
+    std::chrono::milliseconds told{0};
   };
   // `loss` describes how the connection was lost. `notify` prints one line.
   Reconnection(const Graces& graces, std::string loss, std::function<void(const std::string& line)> notify);

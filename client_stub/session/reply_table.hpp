@@ -18,17 +18,28 @@ namespace gpuwire::client {
 struct PendingCall {
   uint64_t sequence = 0;
   BulkSink sink;
-  uint64_t bytes_end = 0;    // of the frame in the outgoing stream; only the caller's thread uses it
-  bool external = false;     // its bulk is sent from the caller's memory; only the caller's thread uses it
-  uint64_t begun_after = 0;  // ThreadTraffic::waits when it was begun
-  bool filling = false;      // the receiving thread is writing into `sink`
-  bool arrived = false;      // the reply is in `reply`, unless the waiting thread has read it itself
-  bool asleep = false;       // the waiting thread is on `changed`
-  bool aside = false;        // no thread waits for it at present
-  bool left = false;         // no thread will wait for it: its thread has left the call
-  pthread_t thread{};        // the calling thread
-  uint64_t reply_bytes = 0;  // of the whole frame, set with `arrived`
-  bool lacks_bytes = false;  // fewer bytes came than the sink takes; set with `arrived`
+  // Of the frame in the outgoing stream; only the caller's thread uses it.
+  uint64_t bytes_end = 0;
+  // Its bulk is sent from the caller's memory; only the caller's thread uses it.
+  bool external = false;
+  // ThreadTraffic::waits when it was begun.
+  uint64_t begun_after = 0;
+  // The receiving thread is writing into `sink`.
+  bool filling = false;
+  // The reply is in `reply`, unless the waiting thread has read it itself.
+  bool arrived = false;
+  // The waiting thread is on `changed`.
+  bool asleep = false;
+  // No thread waits for it at present.
+  bool aside = false;
+  // No thread will wait for it: its thread has left the call.
+  bool left = false;
+  // The calling thread.
+  pthread_t thread{};
+  // Of the whole frame, set with `arrived`.
+  uint64_t reply_bytes = 0;
+  // Fewer bytes came than the sink takes; set with `arrived`.
+  bool lacks_bytes = false;
   std::vector<capnp::word> reply;
   Condition changed;
   PendingCall* older = nullptr;

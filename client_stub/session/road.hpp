@@ -14,10 +14,14 @@ class Road {
   virtual const char* road_name() const = 0;
   // Further connections for bulk.
   struct Lanes {
-    unsigned most = 0;    // the session's bound; below 2: none
-    unsigned opened = 0;  // the number of the last set
-    unsigned in_use = 0;  // the number that the last sent bulk used
-    uint64_t bytes = 0;   // of both directions
+    // The session's bound; below 2: none.
+    unsigned most = 0;
+    // The number of the last set.
+    unsigned opened = 0;
+    // The number that the last sent bulk used.
+    unsigned in_use = 0;
+    // Of both directions.
+    uint64_t bytes = 0;
   };
   virtual Lanes lanes() const noexcept = 0;
   // Passes a file descriptor to the server, before all bytes that are sent from now on; the frame that needs the

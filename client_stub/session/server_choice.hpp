@@ -10,13 +10,17 @@
 namespace gpuwire::client {
 
 struct ServerWish {
-  unsigned gpus = 0;     // 0: not set
-  std::string gpu_type;  // as wire::is_of_type() has it; empty: any
+  // 0: not set.
+  unsigned gpus = 0;
+  // As wire::is_of_type() has it; empty: any.
+  std::string gpu_type;
 };
 
 struct ServerRanking {
-  std::vector<size_t> order;     // indices of the suitable servers, the best first
-  std::vector<std::string> why;  // of each server: why a start there fails now; empty: it starts, or may
+  // Indices of the suitable servers, the best first.
+  std::vector<size_t> order;
+  // Of each server: why a start there fails now; empty: it starts, or may.
+  std::vector<std::string> why;
 };
 
 // The order is: servers where the program would start now, then servers without an answer, then servers where it would

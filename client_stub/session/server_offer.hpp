@@ -15,8 +15,10 @@ inline constexpr size_t kOfferLinesMax = 256;  // of an answer; a longer answer 
 struct OfferedGpu {
   std::string name;
   uint64_t free_bytes = 0, total_bytes = 0;
-  uint64_t sessions = 0;       // begun sessions on the GPU
-  unsigned busy_permille = 0;  // of the recent time
+  // Begun sessions on the GPU.
+  uint64_t sessions = 0;
+  // Of the recent time.
+  unsigned busy_permille = 0;
 };
 
 struct ServerOffer {
@@ -27,11 +29,16 @@ struct ServerOffer {
     unknown,  // the server gives no answer: its release is older, or the tenant asks too often
   };
   Start start = Start::unknown;
-  bool absent = false;              // with `no`: no server accepts connections there
-  uint64_t place = 0, waiting = 0;  // with `queued`; the place counts from 1
-  std::optional<uint64_t> after_s;  // with `queued`: the server's estimate of the time until the start
-  std::string why;                  // with `queued` and `no`; one line without effects on a terminal
-  std::vector<OfferedGpu> gpus;     // that the tenant may use
+  // With `no`: no server accepts connections there.
+  bool absent = false;
+  // With `queued`; the place counts from 1.
+  uint64_t place = 0, waiting = 0;
+  // With `queued`: the server's estimate of the time until the start.
+  std::optional<uint64_t> after_s;
+  // With `queued` and `no`; one line without effects on a terminal.
+  std::string why;
+  // That the tenant may use.
+  std::vector<OfferedGpu> gpus;
 };
 
 // Returns nothing if the bytes are no such answer.

@@ -60,14 +60,17 @@ class ServerReconnector final : public Reconnector {
   const bool lanes_;
   const Resolve resolve_;
   const std::shared_ptr<const Entry> entry_;
-  transport::OwnDescriptor folder_;  // of the server's socket, if it is on this machine
-  Mutex mutex_;                      // a leaf
+  // Of the server's socket, if it is on this machine.
+  transport::OwnDescriptor folder_;
+  // A leaf.
+  Mutex mutex_;
   AddressRotation rotation_ GUARDED_BY(mutex_);
   // Used by the reconnecting thread.
   uint64_t attempts_ = 0;
-  std::optional<ReconnectFailure> refusal_;  // since the session was last carried
-  std::atomic<uint64_t> carrying_{
-      0};  // the attempt that the present connection came of; a lane for another one is refused, so relaxed
+  // Since the session was last carried.
+  std::optional<ReconnectFailure> refusal_;
+  // The attempt that the present connection came of; a lane for another one is refused, so relaxed.
+  std::atomic<uint64_t> carrying_{0};
 };
 
 }  // namespace gpuwire::client

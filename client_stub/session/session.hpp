@@ -30,29 +30,37 @@ struct DeviceFacts {
   CUuuid uuid{};
   char luid[8] = {};
   uint64_t total_bytes = 0;
-  std::vector<int32_t> attributes;        // by CUdevice_attribute
-  std::vector<int32_t> attribute_errors;  // CUresult of each
+  // By CUdevice_attribute.
+  std::vector<int32_t> attributes;
+  // CUresult of each.
+  std::vector<int32_t> attribute_errors;
   wire::ForeignText pci_bus_id;
-  std::vector<uint64_t> limits;  // by CUlimit; ~0: not available
+  // By CUlimit; ~0: not available.
+  std::vector<uint64_t> limits;
   int32_t stream_priority_least = 0, stream_priority_greatest = 0;
   std::vector<bool> peers;
 };
 
 struct ServerFacts {
-  std::string address;  // HOST:PORT as the user gave it
+  // HOST:PORT as the user gave it.
+  std::string address;
   wire::ForeignText release;
   wire::ForeignText driver_name;
   int32_t driver_version = 0;
   bool software = false;
-  std::vector<DeviceFacts> devices;  // all of the server; the client applies CUDA_VISIBLE_DEVICES
-  std::vector<uint8_t> ordinals;     // bitmap of known call ordinals
+  // All of the server; the client applies CUDA_VISIBLE_DEVICES.
+  std::vector<DeviceFacts> devices;
+  // Bitmap of known call ordinals.
+  std::vector<uint8_t> ordinals;
   // Whether the server keeps chunks of copies to the device, and how they are named: by their digests, or by digests
   // under the key.
   enum class Chunks : uint8_t { none, plain, keyed };
   Chunks chunks = Chunks::none;
   std::array<uint8_t, 32> chunk_key{};
-  bool same_machine = false;    // client and server are on one machine
-  bool orders_uploads = false;  // every stream waits for reported copies (Welcome.ordersUploads)
+  // Client and server are on one machine.
+  bool same_machine = false;
+  // Every stream waits for reported copies (Welcome.ordersUploads).
+  bool orders_uploads = false;
   bool knows(uint32_t ordinal) const noexcept {
     return ordinal / 8 < ordinals.size() && (ordinals[ordinal / 8] >> (ordinal % 8) & 1);
   }
@@ -112,8 +120,10 @@ enum class Direction : uint8_t;  // transfer_progress.hpp
 // Counters for --stats; relaxed, read when the program ends.
 struct SessionStats {
   std::atomic<uint64_t> posted{0}, called{0}, waits{0}, wait_ns{0}, bytes_sent{0}, bytes_received{0}, flushes{0};
-  std::atomic<uint64_t> stalls{0};  // frames that waited for room in the send window; their time is in wait_ns
-  std::atomic<uint64_t> losses{0}, bytes_sent_again{0}, detached_ns{0};  // connections that were lost and replaced
+  // Frames that waited for room in the send window; their time is in wait_ns.
+  std::atomic<uint64_t> stalls{0};
+  // Connections that were lost and replaced.
+  std::atomic<uint64_t> losses{0}, bytes_sent_again{0}, detached_ns{0};
 };
 
 // The calling thread's sent bytes and waits, over all sessions; the difference of two readings is the cost of one call.
@@ -159,9 +169,11 @@ class Session {
   // One frame under construction. The session's send lock is held from begin() to commit(); the code between them must
   // not block.
   struct Slot {
-    kj::ArrayPtr<capnp::word> words;  // zeroed; where the message is built
+    // Zeroed; where the message is built.
+    kj::ArrayPtr<capnp::word> words;
     uint64_t sequence = 0;
-    PendingCall* call = nullptr;  // set by expect_reply()
+    // Set by expect_reply().
+    PendingCall* call = nullptr;
   };
   // Waits while the send window is full. `words_max` bounds the message. Returns an error, without the lock, if the
   // session has ended.
@@ -223,7 +235,8 @@ class Session {
   virtual void after_fork_in_child() noexcept = 0;
 
  protected:
-  std::atomic<bool> sleeps_{false};  // publishes nothing else
+  // Publishes nothing else.
+  std::atomic<bool> sleeps_{false};
 };
 
 }  // namespace gpuwire::client

@@ -35,7 +35,8 @@ class SessionThread {
   std::atomic<bool> stopping_{false};
   Mutex mutex_;
   std::condition_variable changed_;
-  bool finished_ GUARDED_BY(mutex_) = false;  // the thread touches nothing of the session any more
+  // The thread touches nothing of the session any more.
+  bool finished_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gpuwire::client

@@ -17,12 +17,18 @@ inline constexpr std::chrono::milliseconds kAnswerTimeout{wire::kHandshakeTimeou
 
 struct SessionStartError {
   CUresult result = CUDA_ERROR_SYSTEM_NOT_READY;
-  std::string cause;     // one phrase without host and port
-  bool again = false;    // another attempt may succeed: the server has decided and begun nothing
-  bool refused = false;  // the server has refused, and would refuse again
-  bool absent = false;   // no server accepts connections there; a restarting server will soon
-  bool full = false;     // the program would have to wait, which it has ruled out
-  bool ended = false;    // the server has ended the session that it had just begun; another attempt would begin another
+  // One phrase without host and port.
+  std::string cause;
+  // Another attempt may succeed: the server has decided and begun nothing.
+  bool again = false;
+  // The server has refused, and would refuse again.
+  bool refused = false;
+  // No server accepts connections there; a restarting server will soon.
+  bool absent = false;
+  // The program would have to wait, which it has ruled out.
+  bool full = false;
+  // The server has ended the session that it had just begun; another attempt would begin another.
+  bool ended = false;
 };
 
 inline tl::unexpected<SessionStartError> not_ready(std::string cause) {

@@ -77,9 +77,11 @@ class TransferProgress {
  private:
   // Transfers of one direction that overlap.
   struct Streak {
-    unsigned open = 0;  // unfinished transfers; the posted ones count as one
+    // Unfinished transfers; the posted ones count as one.
+    unsigned open = 0;
     uint64_t total_bytes = 0, finished_bytes = 0;
-    uint64_t moved_before = 0;  // bytes of the connection before the first transfer
+    // Bytes of the connection before the first transfer.
+    uint64_t moved_before = 0;
     Clock::time_point begun;
   };
 

@@ -57,8 +57,10 @@ class TopView {
   const bool colours_;
   Mode mode_ = Mode::tables;
   size_t first_line_ = 0;
-  std::string number_, notified_;   // what came of ending one; until the next key
-  std::vector<std::string> lines_;  // of the last draw()
+  // What came of ending one; until the next key.
+  std::string number_, notified_;
+  // Of the last draw().
+  std::vector<std::string> lines_;
 };
 
 // By NO_COLOR and TERM.

@@ -23,7 +23,8 @@ struct ModuleFunction {
 // The functions that the tables need from the library that provides them. All members must be set. Any thread may call
 // them, and they must not throw.
 struct PrivateTableHost {
-  int (*driver_version)() noexcept = nullptr;  // like cuDriverGetVersion
+  // Like cuDriverGetVersion.
+  int (*driver_version)() noexcept = nullptr;
   // Returns the handle that cuDevicePrimaryCtxRetain will return, without retaining the context. Does not write
   // *context if it returns CUDA_ERROR_INVALID_DEVICE.
   CUresult (*primary_context_handle)(CUcontext* context, CUdevice device) = nullptr;

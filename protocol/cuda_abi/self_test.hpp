@@ -23,15 +23,21 @@ struct SelfTestDevice {
 
 // Everything on which the answer depends; the function reads nothing from the process.
 struct SelfTestQuestion {
-  uint32_t driver_version = 0;  // like cuDriverGetVersion
-  uint32_t version = 0;         // the first argument of the question; cudart passes 13000, 13001 and 13002
+  // Like cuDriverGetVersion.
+  uint32_t driver_version = 0;
+  // The first argument of the question; cudart passes 13000, 13001 and 13002.
+  uint32_t version = 0;
   uint32_t process_id = 0;
-  uint32_t thread_id = 0;               // low 32 bits of pthread_self()
-  uint64_t cudart_interface_table = 0;  // the addresses that cuGetExportTable returned
+  // Low 32 bits of pthread_self().
+  uint32_t thread_id = 0;
+  // The addresses that cuGetExportTable returned.
+  uint64_t cudart_interface_table = 0;
   uint64_t integrity_table = 0;
-  uint64_t integrity_function = 0;  // the value in slot 1 of the integrity table
+  // The value in slot 1 of the integrity table.
+  uint64_t integrity_function = 0;
   uint64_t unix_seconds = 0;
-  std::span<const SelfTestDevice> devices;  // all devices, in the order of their ordinals
+  // All devices, in the order of their ordinals.
+  std::span<const SelfTestDevice> devices;
 };
 
 // Returns the sixteen bytes that cudart expects, as the two little-endian words of its out argument.

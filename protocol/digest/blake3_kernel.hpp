@@ -18,11 +18,13 @@ inline constexpr uint32_t kPartStart = 1, kPartEnd = 2, kParent = 4, kRoot = 8, 
 // the key (2.4, 2.5).
 struct Inputs {
   const std::byte* data;
-  size_t blocks;  // of each input
+  // Of each input.
+  size_t blocks;
   // Counter of the first input. `counts`: the counter grows by one for each input.
   uint64_t counter;
   bool counts;
-  const uint32_t* key;  // 8 words
+  // 8 words.
+  const uint32_t* key;
   uint32_t flags, first_flags, last_flags;
 };
 

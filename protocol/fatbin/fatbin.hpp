@@ -33,18 +33,24 @@ enum class Compression : uint8_t { none, lz4, zstd };
 
 struct Entry {
   Kind kind = Kind::other;
-  uint32_t sm = 0;                     // 75 for compute capability 7.5
-  bool architecture_specific = false;  // sm_90a: runs on exactly that compute capability
-  bool family_specific = false;        // sm_100f: runs on its family only
-  bool relocatable = false;            // compiled with -rdc=true, to be linked with others
+  // 75 for compute capability 7.5.
+  uint32_t sm = 0;
+  // sm_90a: runs on exactly that compute capability.
+  bool architecture_specific = false;
+  // sm_100f: runs on its family only.
+  bool family_specific = false;
+  // Compiled with -rdc=true, to be linked with others.
+  bool relocatable = false;
   bool debug = false;
   Compression compression = Compression::none;
-  uint64_t decompressed_bytes = 0;  // of a compressed payload
+  // Of a compressed payload.
+  uint64_t decompressed_bytes = 0;
   // The stored payload, without padding if its size is known. Points into the container.
   std::span<const uint8_t> payload;
   // Header, payload and padding. Behind a container header of its own, this is a fat binary again.
   std::span<const uint8_t> whole;
-  std::string options;  // compiler options recorded with the entry
+  // Compiler options recorded with the entry.
+  std::string options;
 };
 
 // The compute capability of a device: 7.5 is {7, 5}.

@@ -23,8 +23,10 @@ inline constexpr uint32_t kParameterBytesMax = 32764;
 inline constexpr size_t kParametersMax = 4096;
 
 struct ParameterLayout {
-  std::vector<uint32_t> offsets, sizes;  // of each parameter, in bytes; both have the same length
-  uint32_t bytes = 0;                    // of the packed parameters
+  // Of each parameter, in bytes; both have the same length.
+  std::vector<uint32_t> offsets, sizes;
+  // Of the packed parameters.
+  uint32_t bytes = 0;
 
   // Appends a parameter. Returns false if it ends beyond kParameterBytesMax, or if there are too many.
   bool add(uint64_t offset, uint64_t size);

@@ -49,7 +49,8 @@ class LinkedWrapper {
     const void* container = nullptr;
     const void* const* linked_from = nullptr;
   } header_;
-  std::vector<const void*> linked_from_;  // ends with a null
+  // Ends with a null.
+  std::vector<const void*> linked_from_;
 };
 
 }  // namespace gpuwire::fatbin

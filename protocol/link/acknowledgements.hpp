@@ -57,7 +57,8 @@ class AcknowledgementScanner {
   uint64_t bulk_left_ = 0;
   uint64_t stops_above_ = ~0ull;
   uint64_t short_frame_bytes_ = 0;
-  size_t have_ = 0;  // bytes of header_ that have been read
+  // Bytes of header_ that have been read.
+  size_t have_ = 0;
   wire::FrameHeader header_;
   bool blind_ = false;
   bool goodbye_ = false;

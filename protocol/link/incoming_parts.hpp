@@ -86,8 +86,10 @@ class IncomingParts {
   AcknowledgementScanner& scanner_;
   bool on_ = false;
   wire::PartHeader header_;
-  size_t have_ = 0;         // bytes of header_ that have been read
-  uint64_t here_left_ = 0;  // bytes left of the part that arrives over the connection
+  // Bytes of header_ that have been read.
+  size_t have_ = 0;
+  // Bytes left of the part that arrives over the connection.
+  uint64_t here_left_ = 0;
   uint64_t lanes_left_ = 0;
   uint64_t passed_ = 0;
   // The stored bytes are those from kept_at_ on. The vector never grows past kPollBytes.

@@ -35,7 +35,8 @@ class LaneCount {
   std::array<double, wire::kLanesMax + 1> rates_{};
   uint64_t bytes_ = 0;
   std::chrono::nanoseconds took_{0};
-  unsigned settled_ = 0;  // trials since the best number was found
+  // Trials since the best number was found.
+  unsigned settled_ = 0;
   bool searching_ = true;
 };
 

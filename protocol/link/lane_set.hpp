@@ -111,12 +111,18 @@ class LaneSet {
     uint32_t out_stripe = 0;
     bool sending = false;
     wire::StripeHeader in_header;
-    size_t in_have = 0;        // bytes of in_header that have been read
-    size_t in_done = 0;        // bytes of the stripe that have been received
-    bool in_taken = false;     // the stripe belongs to the expected part
-    bool ready = false;        // the peer has reported that it is ready
-    bool input_waits = false;  // no thread wants the lane's bytes yet
-    bool over = false;         // the connection of the lane has been ended
+    // Bytes of in_header that have been read.
+    size_t in_have = 0;
+    // Bytes of the stripe that have been received.
+    size_t in_done = 0;
+    // The stripe belongs to the expected part.
+    bool in_taken = false;
+    // The peer has reported that it is ready.
+    bool ready = false;
+    // No thread wants the lane's bytes yet.
+    bool input_waits = false;
+    // The connection of the lane has been ended.
+    bool over = false;
     // Set before the lane's thread reads changes_ for the last time, and read after changes_ has grown. Both are
     // seq_cst, so one of the two threads sees the other's write.
     std::atomic<bool> sleeps{false};
@@ -152,25 +158,32 @@ class LaneSet {
 
   const uint32_t number_;
   const bool sends_first_;
-  std::vector<std::unique_ptr<Lane>> lanes_;  // fixed from construction on
+  // Fixed from construction on.
+  std::vector<std::unique_ptr<Lane>> lanes_;
   Events events_;
-  std::chrono::nanoseconds poll_;  // how long a thread polls its connection before it sleeps
+  // How long a thread polls its connection before it sleeps.
+  std::chrono::nanoseconds poll_;
   // Set by simulate(), before start():
   size_t stripe_bytes_ = wire::kStripeBytes;
   std::function<bool()> others_;
 
-  mutable Mutex mutex_;  // a leaf in the lock order
+  // A leaf in the lock order.
+  mutable Mutex mutex_;
   Condition placed_changed_;
   Outgoing out_ GUARDED_BY(mutex_);
   bool out_active_ GUARDED_BY(mutex_) = false;
   LaneCount count_ GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point out_began_ GUARDED_BY(mutex_);
   Incoming in_ GUARDED_BY(mutex_);
-  std::span<std::byte> place_ GUARDED_BY(mutex_);  // the destination of bytes; empty: no thread wants bytes now
-  uint64_t place_at_ GUARDED_BY(mutex_) = 0;       // position of the first byte of place_
+  // The destination of bytes; empty: no thread wants bytes now.
+  std::span<std::byte> place_ GUARDED_BY(mutex_);
+  // Position of the first byte of place_.
+  uint64_t place_at_ GUARDED_BY(mutex_) = 0;
   bool place_in_order_ GUARDED_BY(mutex_) = false;
-  uint64_t next_ GUARDED_BY(mutex_) = 0;     // position of the next byte, if bytes are received in order
-  unsigned writers_ GUARDED_BY(mutex_) = 0;  // number of threads that are writing into place_
+  // Position of the next byte, if bytes are received in order.
+  uint64_t next_ GUARDED_BY(mutex_) = 0;
+  // Number of threads that are writing into place_.
+  unsigned writers_ GUARDED_BY(mutex_) = 0;
   IoResult failure_ GUARDED_BY(mutex_){IoStatus::ok};
   bool peer_closed_ GUARDED_BY(mutex_) = false;
   std::string fault_ GUARDED_BY(mutex_);
@@ -182,11 +195,16 @@ class LaneSet {
   // The number of missing bytes of place_. Decreased under mutex_. A thread reads it before it sleeps, and again under
   // mutex_.
   std::atomic<size_t> missing_{0};
-  std::atomic<uint64_t> bytes_received_{0};  // relaxed: only compared
-  std::atomic<size_t> in_use_{0};            // relaxed: only for statistics
-  std::atomic<bool> can_send_{false};        // set once under mutex_, when all threads have started
-  std::atomic<bool> closed_{false};          // set once; each lane's thread reads it in every turn
-  bool resets_ = false;                      // written before closed_ is set
+  // Relaxed: only compared.
+  std::atomic<uint64_t> bytes_received_{0};
+  // Relaxed: only for statistics.
+  std::atomic<size_t> in_use_{0};
+  // Set once under mutex_, when all threads have started.
+  std::atomic<bool> can_send_{false};
+  // Set once; each lane's thread reads it in every turn.
+  std::atomic<bool> closed_{false};
+  // Written before closed_ is set.
+  bool resets_ = false;
 };
 
 }  // namespace gpuwire::link

@@ -153,7 +153,8 @@ class Link final : public transport::ByteSource {
   bool holds_external() const;
   // The bytes that are stored in order to be sent again; never more than the limits.
   struct Kept {
-    size_t ring_bytes, bulk_bytes;  // bulk_bytes: outside the ring
+    // bulk_bytes: outside the ring.
+    size_t ring_bytes, bulk_bytes;
   };
   Kept kept() const;
 
@@ -282,32 +283,41 @@ class Link final : public transport::ByteSource {
   }
 
   mutable std::mutex mutex_;
-  Condition changed_;  // notified of free room, of an end, and when a sender or receiver has returned
+  // Notified of free room, of an end, and when a sender or receiver has returned.
+  Condition changed_;
   // Guarded by mutex_:
   SendWindow window_;
-  bool sending_ = false;  // a thread is in send_some(), possibly without the lock
-  pthread_t sender_{};    // the thread that sends, unless lanes send
+  // A thread is in send_some(), possibly without the lock.
+  bool sending_ = false;
+  // The thread that sends, unless lanes send.
+  pthread_t sender_{};
   // Position of the end of the bulk that the sending thread reads without the lock. 0: the thread reads no bulk.
   uint64_t reading_until_ = 0;
-  bool pushing_ = false;     // a thread is in push()
-  uint64_t push_until_ = 0;  // the position up to which push() sends
+  // A thread is in push().
+  bool pushing_ = false;
+  // The position up to which push() sends.
+  uint64_t push_until_ = 0;
   bool drop_when_back_ = false;
   // Position of the end of the part whose header has been, or is about to be, given to the connection.
   uint64_t part_until_ = 0;
   wire::PartHeader part_header_;
-  size_t part_header_left_ = 0;  // unsent bytes of part_header_
+  // Unsent bytes of part_header_.
+  size_t part_header_left_ = 0;
   // Position behind the last part that went over lanes of this connection.
   uint64_t lanes_until_ = 0;
   // The lanes of this connection, or null. Replaced under mutex_ and slot_mutex_.
   std::shared_ptr<LaneSet> lanes_;
   // Closed sets. Threads that cannot be a lane's own thread wait for them to finish.
   std::vector<std::shared_ptr<LaneSet>> retired_;
-  std::string damage_;  // the reason of damaged(), or empty
+  // The reason of damaged(), or empty.
+  std::string damage_;
   bool interrupted_ = false;
   IoResult loss_{IoStatus::closed};
   Loss kind_of_loss_ = Loss::given_up;
-  std::string why_given_up_;  // empty: loss_ has the reason
-  IoResult send_failure_{};   // of the present connection; ok: sending has not failed
+  // Empty: loss_ has the reason.
+  std::string why_given_up_;
+  // Of the present connection; ok: sending has not failed.
+  IoResult send_failure_{};
 
   // Lock order: after mutex_. wake() takes slot_mutex_ alone, because its callers may hold locks that other threads
   // hold while they take mutex_.
@@ -319,22 +329,29 @@ class Link final : public transport::ByteSource {
   // Set by wake() while there is no connection, and by the loss of a connection, which may have received a wake().
   bool woken_ = false;
 
-  std::function<void(State)> observer_;  // set before the first byte
-  std::mutex notifying_;                 // held during a call of observer_; the other locks are taken after it
-  std::function<void()> poll_;           // set before the first byte; may be empty
+  // Set before the first byte.
+  std::function<void(State)> observer_;
+  // Held during a call of observer_; the other locks are taken after it.
+  std::mutex notifying_;
+  // Set before the first byte; may be empty.
+  std::function<void()> poll_;
 
   // Used only by the thread that has set sending_: a copy of bytes that cannot be sent from where they are.
   std::unique_ptr<std::byte[]> bounce_;
-  uint64_t bounce_begin_ = 0, bounce_end_ = 0;  // positions
+  // Positions.
+  uint64_t bounce_begin_ = 0, bounce_end_ = 0;
 
   // Used only by the receiving thread.
   AcknowledgementScanner scanner_;
   IncomingParts parts_{scanner_};
-  uint64_t expected_until_ = 0;  // the end of the part that the lanes have received
+  // The end of the part that the lanes have received.
+  uint64_t expected_until_ = 0;
 
   // Used by the thread that consumes received bytes and calls consumed(). Another thread may be receiving meanwhile.
-  uint64_t notified_ = 0;                   // the position in the last acknowledgement that was sent to the peer
-  uint64_t acknowledged_short_frames_ = 0;  // short_frame_bytes_ at the last acknowledgement
+  // The position in the last acknowledgement that was sent to the peer.
+  uint64_t notified_ = 0;
+  // short_frame_bytes_ at the last acknowledgement.
+  uint64_t acknowledged_short_frames_ = 0;
 
   // Written under mutex_. Partner: receive(), which sets receiving_ before it reads state_. Both are seq_cst: either
   // receive() sees that the connection has gone, or the thread that changes the state sees a receiving thread and waits
@@ -351,12 +368,14 @@ class Link final : public transport::ByteSource {
   // True while lanes have the sending role. Written under mutex_, before announce(). wait() and wake() read it again
   // after every sleep.
   std::atomic<bool> lanes_sending_{false};
-  std::atomic<uint64_t> bulk_sent_{0}, lane_bytes_sent_{0}, lanes_in_use_{0};  // statistics; written under mutex_
+  // Statistics; written under mutex_.
+  std::atomic<uint64_t> bulk_sent_{0}, lane_bytes_sent_{0}, lanes_in_use_{0};
   // The lock-free copy of lanes_ for abandon_after_fork(). Set before the threads start, null before the set is
   // destroyed.
   std::atomic<LaneSet*> lanes_at_fork_{nullptr};
   const size_t bulk_in_ring_max_, lane_part_bytes_min_;
-  bool comes_back_ = false;  // set by begin_parts()
+  // Set by begin_parts().
+  bool comes_back_ = false;
   // True if the connection accepts nothing any more. Written under mutex_, before announce(). The receiving thread
   // finds the reason.
   std::atomic<bool> send_broken_{false};

@@ -64,7 +64,8 @@ class SendWindow {
     iovec ring[kRingPiecesMax];
     size_t ring_pieces = 0;
     size_t ring_bytes = 0;
-    const ExternalBulk* external = nullptr;  // stays valid until sent() has passed its last byte
+    // Stays valid until sent() has passed its last byte.
+    const ExternalBulk* external = nullptr;
     size_t offset = 0;
   };
   // Appends external bulk to pieces of the ring if the bulk has at most `joined_bytes_max` bytes and is contiguous.
@@ -101,16 +102,20 @@ class SendWindow {
     std::byte* memory = nullptr;
     size_t capacity = 0;
     uint64_t head = 0, tail = 0;
-    size_t pieces = 0;  // number of pieces in this ring
+    // Number of pieces in this ring.
+    size_t pieces = 0;
     size_t used() const { return size_t(head - tail); }
     std::byte* at(uint64_t place) const { return memory + place % capacity; }
   };
   // Contiguous bytes of the stream.
   struct Piece {
-    uint64_t begin = 0;  // position of the first byte
+    // Position of the first byte.
+    uint64_t begin = 0;
     uint64_t bytes = 0;
-    uint64_t ring_at = 0;  // place in the ring, unless the piece is external
-    Ring* ring = nullptr;  // null: the piece is external
+    // Place in the ring, unless the piece is external.
+    uint64_t ring_at = 0;
+    // Null: the piece is external.
+    Ring* ring = nullptr;
     ExternalBulk bulk;
     uint64_t end() const { return begin + bytes; }
     bool external() const { return ring == nullptr; }
@@ -121,20 +126,27 @@ class SendWindow {
   size_t piece_at(uint64_t position) const;
   void free_acknowledged();
 
-  std::byte* memory_ = nullptr;  // of both rings
+  // Of both rings.
+  std::byte* memory_ = nullptr;
   const size_t bytes_, bulk_bytes_max_;
-  Ring rings_[2];               // the small ring, the large ring
-  Ring* reserved_in_ = rings_;  // the ring of the last reservation
-  uint64_t reserved_at_ = 0;    // the place of the last reservation
+  // The small ring, the large ring.
+  Ring rings_[2];
+  // The ring of the last reservation.
+  Ring* reserved_in_ = rings_;
+  // The place of the last reservation.
+  uint64_t reserved_at_ = 0;
   // Positions. acknowledged_ and sent_ <= offered_ <= appended_: bytes that were given to a connection may arrive
   // before they count as sent.
   uint64_t appended_ = 0, offered_ = 0, sent_ = 0, acknowledged_ = 0;
   // The stored pieces, in order and without gaps, up to appended_. The array grows only when it is full, and nothing
   // else allocates: a program may exit in a signal handler that has interrupted malloc() with its lock held.
   boost::circular_buffer<Piece> pieces_{kPiecesAtFirst};
-  size_t sending_ = 0;         // index of the piece that contains sent_; pieces_.size(): all is sent
-  size_t external_bytes_ = 0;  // in all pieces
-  size_t unsent_in_ring_ = 0;  // in both rings
+  // Index of the piece that contains sent_; pieces_.size(): all is sent.
+  size_t sending_ = 0;
+  // In all pieces.
+  size_t external_bytes_ = 0;
+  // In both rings.
+  size_t unsent_in_ring_ = 0;
 };
 
 }  // namespace gpuwire::link

@@ -51,9 +51,11 @@ enum Status : int {
 struct PciInfo {  // nvmlPciInfo_t
   char bus_id_legacy[16];
   uint32_t domain, bus, device;
-  uint32_t device_id;  // device << 16 | vendor
+  // Device << 16 | vendor.
+  uint32_t device_id;
   uint32_t subsystem_id;
-  char bus_id[32];  // "00000000:06:00.0"
+  // "00000000:06:00.0".
+  char bus_id[32];
 };
 static_assert(sizeof(PciInfo) == sizes::nvmlPciInfo_t);
 
@@ -83,15 +85,18 @@ static_assert(sizeof(Utilization) == sizes::nvmlUtilization_t);
 
 struct Uuid {  // nvmlUUID_v1_t
   uint32_t version;
-  uint32_t type;   // 1: text, 2: 16 bytes
-  char value[41];  // a union of both
+  // 1: text, 2: 16 bytes.
+  uint32_t type;
+  // A union of both.
+  char value[41];
 };
 inline constexpr uint32_t kUuidVersion1 = 1u << 24 | 52;
 static_assert(sizeof(Uuid) == (kUuidVersion1 & 0xffffff));
 
 struct Temperature {  // nvmlTemperature_v1_t
   uint32_t version;
-  uint32_t sensor;  // 0: the GPU
+  // 0: the GPU.
+  uint32_t sensor;
   int32_t celsius;
 };
 static_assert(sizeof(Temperature) == (sizes::nvmlTemperature_v1 & 0xffffff));
@@ -105,8 +110,10 @@ static_assert(sizeof(MarginTemperature) == (sizes::nvmlMarginTemperature_v1 & 0x
 struct FieldValue {  // nvmlFieldValue_t
   uint32_t field, scope;
   int64_t timestamp_us, latency_us;
-  uint32_t type;   // FieldType
-  int32_t status;  // result of this field's query
+  // FieldType.
+  uint32_t type;
+  // Result of this field's query.
+  int32_t status;
   union {
     double f64;
     uint32_t u32;
@@ -129,7 +136,8 @@ enum FieldType : uint32_t {
 
 struct ProcessInfo {  // nvmlProcessInfo_t
   uint32_t process_id;
-  unsigned long long used_bytes;  // ~0: unknown
+  // ~0: unknown.
+  unsigned long long used_bytes;
   uint32_t gpu_instance, compute_instance;
 };
 

@@ -14,8 +14,10 @@
 namespace gpuwire::resume {
 
 struct Failure {
-  bool refused = false;  // the peer has refused, and would refuse another attempt
-  std::string cause;     // one line
+  // The peer has refused, and would refuse another attempt.
+  bool refused = false;
+  // One line.
+  std::string cause;
 };
 
 // --- the client ----------------------------------------------------------------------------------------------------
@@ -23,9 +25,12 @@ struct Failure {
 struct Claim {
   SessionId session{};
   const Secret& secret;
-  uint64_t attempt = 0;                    // greater than that of any earlier attempt
-  uint64_t received = 0;                   // position in the server's stream
-  std::string address = {}, machine = {};  // the client's end of the connection (transport::ConnectionEnd)
+  // Greater than that of any earlier attempt.
+  uint64_t attempt = 0;
+  // Position in the server's stream.
+  uint64_t received = 0;
+  // The client's end of the connection (transport::ConnectionEnd).
+  std::string address = {}, machine = {};
   // Set if this connection is to be a lane beside the connection of `attempt`.
   std::optional<Lane> lane = {};
 };
@@ -38,7 +43,8 @@ tl::expected<uint64_t, Failure> ask(transport::Transport& connection, const Clai
 
 struct Request {
   uint64_t attempt = 0, received = 0;
-  std::string address, machine;  // the client's description of its end
+  // The client's description of its end.
+  std::string address, machine;
   std::optional<Lane> lane = {};
 };
 // Waits for the request, sends a challenge and checks the answer. The error is one line for the log that says why the

@@ -30,7 +30,8 @@ inline bool take_from_this_thread(std::mutex& mutex) noexcept {
 // interrupted its thread after a mutex was taken or before it is released, while the mutex does not name its owner:
 // such a mutex seems to belong to another thread. The function waits a bounded number of turns for another thread.
 inline bool is_seen_free(std::mutex& mutex) noexcept {
-  constexpr unsigned kTurnsMax = 20;  // a turn may be long on a busy machine
+  // A turn may be long on a busy machine.
+  constexpr unsigned kTurnsMax = 20;
   for (unsigned turn = 0; turn < kTurnsMax; ++turn) {
     if (mutex.try_lock()) {
       mutex.unlock();

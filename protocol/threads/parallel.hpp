@@ -40,7 +40,8 @@ class Parallel {
   const unsigned helpers_;
   const std::chrono::microseconds poll_;
   std::vector<std::thread> threads_;
-  Mutex mutex_;  // not held during a piece of work
+  // Not held during a piece of work.
+  Mutex mutex_;
   std::condition_variable changed_, done_;
   const std::function<void(size_t)>* work_ GUARDED_BY(mutex_) = nullptr;
   size_t next_ GUARDED_BY(mutex_) = 0, count_ GUARDED_BY(mutex_) = 0;

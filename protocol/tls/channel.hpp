@@ -115,18 +115,24 @@ class TlsChannel {
   const Wanted wanted_;
   std::string failure_;
   bool dropped_ = false;
-  bool keyed_ = false;  // the context is one with a key
+  // The context is one with a key.
+  bool keyed_ = false;
   bool established_ = false;
-  bool shut_ = false;  // close_notify was called
+  // close_notify was called.
+  bool shut_ = false;
   bool pending_ = false;
-  std::array<std::byte, kPeekBytesMax> held_;  // bytes of a peek that were not received yet
+  // Bytes of a peek that were not received yet.
+  std::array<std::byte, kPeekBytesMax> held_;
   size_t held_bytes_ = 0;
-  int broken_ = 0;  // the errno that all later calls return; 0: none
+  // The errno that all later calls return; 0: none.
+  int broken_ = 0;
   // Bytes that earlier calls have encrypted and that no call has reported as sent.
   size_t owed_ = 0;
-  uint64_t records_ = 0;  // with the present key
+  // With the present key.
+  uint64_t records_ = 0;
   uint64_t records_per_key_ = kRecordsPerKey;
-  std::unique_ptr<std::byte[]> record_;  // gathers short pieces into one record
+  // Gathers short pieces into one record.
+  std::unique_ptr<std::byte[]> record_;
 };
 
 }  // namespace gpuwire::tls

@@ -21,7 +21,8 @@ struct Credentials {
   PrivateKey key;
   // Only these authorities' signatures on a server's certificate are accepted.
   std::vector<Certificate> authorities;
-  std::string authorities_from;  // the file, for error texts
+  // The file, for error texts.
+  std::string authorities_from;
 };
 
 // The errors of all of these functions are one line that names the file and the remedy.

@@ -10,9 +10,12 @@ namespace gpuwire::tls {
 // The result of the check of the server's certificate. It is recorded during the check, because OpenSSL discards the
 // certificate afterwards.
 struct CertificateFault {
-  int error = 0;      // X509_V_ERR_*; 0: none
-  int depth = 0;      // 0: the server's own certificate
-  std::string names;  // the names in the server's own certificate: "gpu7, 192.0.2.7"
+  // X509_V_ERR_*; 0: none.
+  int error = 0;
+  // 0: the server's own certificate.
+  int depth = 0;
+  // The names in the server's own certificate: "gpu7, 192.0.2.7".
+  std::string names;
   // The day on which the certificate at `depth` becomes valid or has expired.
   std::string until;
 };
@@ -23,8 +26,10 @@ void set_fault_place(SSL* connection, CertificateFault* fault);
 
 // The server that the client wants to connect to.
 struct Wanted {
-  std::string host;              // the name or address that the client used
-  std::string authorities_from;  // the file of the trusted authorities
+  // The name or address that the client used.
+  std::string host;
+  // The file of the trusted authorities.
+  std::string authorities_from;
 };
 
 // Returns true if the calling thread's first error is an alert, which is the other side's report of the fault.

@@ -14,7 +14,8 @@ namespace gpuwire::tls {
 // movable, because the BIO points to it.
 class SocketBio {
  public:
-  explicit SocketBio(int descriptor);  // not owned
+  // Not owned.
+  explicit SocketBio(int descriptor);
   SocketBio(const SocketBio&) = delete;
   SocketBio& operator=(const SocketBio&) = delete;
 

@@ -36,9 +36,12 @@ class PassedDescriptors {
 ssize_t send_with_descriptors(int socket, std::span<const iovec> parts, std::span<const int> descriptors);
 
 struct ReceivedBytes {
-  ssize_t bytes = -1;             // like recvmsg(2)
-  bool cut = false;               // the packet had more bytes than there was room for; they are lost
-  bool descriptors_lost = false;  // more than kPassedDescriptorsMax arrived, or more than this process may open
+  // Like recvmsg(2).
+  ssize_t bytes = -1;
+  // The packet had more bytes than there was room for; they are lost.
+  bool cut = false;
+  // More than kPassedDescriptorsMax arrived, or more than this process may open.
+  bool descriptors_lost = false;
 };
 // Receives once, with all descriptors that arrived, however many the sender has passed. The function calls `take` with
 // each descriptor, which `take` then owns. The function closes none itself, because closing a descriptor may block the

@@ -46,7 +46,8 @@ class OwnDescriptor {
  private:
   int number_ = -1;
   dev_t device_ = 0;
-  ino_t file_ = 0;  // inode; 0: not verified
+  // Inode; 0: not verified.
+  ino_t file_ = 0;
   // Time of the last verification, by the steady clock. Relaxed: it publishes nothing.
   mutable std::atomic<int64_t> polled_ns_{0};
 };

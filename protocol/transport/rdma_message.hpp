@@ -47,7 +47,8 @@ struct Header {
   uint32_t bytes = 0;
   uint32_t reserved_too = 0;
 
-  static constexpr uint32_t kMagic = 0x4d44'5247;  // "GRDM"
+  // "GRDM".
+  static constexpr uint32_t kMagic = 0x4d44'5247;
 };
 static_assert(sizeof(Header) == 64);
 

@@ -30,8 +30,10 @@ struct GpuwireRdmaEvents {
 enum GpuwireRdmaOutcome { kGpuwireRdmaDone = 0, kGpuwireRdmaUnderWay = 1, kGpuwireRdmaFailed = 2 };
 
 struct GpuwireRdmaPlugin {
-  uint32_t version;  // kGpuwireRdmaVersion
-  uint32_t bytes;    // size of this structure
+  // kGpuwireRdmaVersion.
+  uint32_t version;
+  // Size of this structure.
+  uint32_t bytes;
 
   // Opens the devices. Returns null on failure, with the reason in `error`. `confined`: the library may use nothing
   // that reads another process's memory.

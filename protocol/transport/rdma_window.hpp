@@ -32,7 +32,8 @@ class Outgoing {
 
   struct Message {
     uint64_t number = 0;
-    Header* header = nullptr;  // valid until released(number)
+    // Valid until released(number).
+    Header* header = nullptr;
     const std::byte* data = nullptr;
   };
   // Adds a message of `bytes` bytes that were written to place(). Precondition: bytes <= room().
@@ -143,7 +144,8 @@ class Incoming {
   std::byte* window_;
   std::array<Slot, kMessagesMax> slots_{};
   std::array<uint64_t, kMessagesMax> ends_{};
-  uint64_t come_ = 0, next_ = 0;  // arrived in order
+  // Arrived in order.
+  uint64_t come_ = 0, next_ = 0;
   uint64_t taken_ = 0, taken_messages_ = 0;
   bool end_known_ = false;
   uint64_t end_ = 0;

@@ -33,7 +33,8 @@ inline constexpr size_t kApart = 128;
 struct Header {
   uint64_t magic = kMagic;
   uint32_t version = kVersion;
-  uint32_t ring_bytes = 0;  // size of each ring; a power of two
+  // Size of each ring; a power of two.
+  uint32_t ring_bytes = 0;
 };
 
 // The indices of one ring. They count all bytes since the beginning and never wrap; a byte's place is its index modulo

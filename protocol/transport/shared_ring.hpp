@@ -97,7 +97,8 @@ class RingWriter {
   // The private index; the shared one is a copy of it. The writing thread stores it, and a lock hands that role from
   // thread to thread; other threads only compare with it.
   std::atomic<uint64_t> written_{0};
-  uint64_t seen_ = 0;  // the reader's index when it was last read
+  // The reader's index when it was last read.
+  uint64_t seen_ = 0;
   Damage damage_ = Damage::none;
 };
 
@@ -159,9 +160,12 @@ class RingReader {
   // The private index; the shared one is an earlier copy of it. The reading thread stores it, and that role is handed
   // from thread to thread; other threads only compare with it.
   std::atomic<uint64_t> read_{0};
-  uint64_t notified_ = 0;  // the last value of the shared index
-  bool notifies_ = false;  // the last take() has changed the shared index
-  uint64_t seen_ = 0;      // the writer's index when it was last read
+  // The last value of the shared index.
+  uint64_t notified_ = 0;
+  // The last take() has changed the shared index.
+  bool notifies_ = false;
+  // The writer's index when it was last read.
+  uint64_t seen_ = 0;
   Damage damage_ = Damage::none;
 };
 

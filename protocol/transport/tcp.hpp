@@ -37,7 +37,8 @@ tl::expected<std::unique_ptr<Transport>, std::string> connect_tcp(const Endpoint
 // The same for addresses in digits. `index` is that of the address that accepted; those before it did not.
 struct ConnectedFirst {
   std::unique_ptr<Transport> transport;
-  size_t index = 0;  // of the address that accepted
+  // Of the address that accepted.
+  size_t index = 0;
 };
 tl::expected<ConnectedFirst, std::string> connect_first(const std::vector<Endpoint>& addresses, Nanoseconds timeout);
 
@@ -57,7 +58,8 @@ class TcpListener {
   struct Accepted {
     // The caller owns it, and adopt_stream() makes a transport of it. -1: there is no connection to accept now.
     int descriptor = -1;
-    std::string peer;  // "192.0.2.7:41234"
+    // "192.0.2.7:41234".
+    std::string peer;
     // errno of a failed accept, such as EMFILE. The listener continues.
     int error = 0;
   };

@@ -19,8 +19,10 @@ namespace gpuwire::wire {
 
 struct ByteChanges {
   uint64_t offset = 0;
-  std::vector<std::byte> bytes;  // from the first to the last changed byte; at most kRegionPieceBytes
-  std::vector<uint8_t> mask;     // bit i % 8 of byte i / 8: bytes[i] changed; empty: all bytes changed
+  // From the first to the last changed byte; at most kRegionPieceBytes.
+  std::vector<std::byte> bytes;
+  // Bit i % 8 of byte i / 8: bytes[i] changed; empty: all bytes changed.
+  std::vector<uint8_t> mask;
 };
 
 constexpr size_t change_mask_bytes(size_t bytes) { return (bytes + 7) / 8; }
@@ -62,7 +64,8 @@ inline bool mark_changes(const std::byte* is, const std::byte* was, size_t bytes
 // may write to the memory meanwhile: the next call finds a byte that changes again.
 template <class Visit>
 void take_changes(const std::byte* memory, std::span<std::byte> shadow, Visit&& visit) {
-  constexpr size_t kBlockBytes = 4096;  // the unit of comparison
+  // The unit of comparison.
+  constexpr size_t kBlockBytes = 4096;
   static_assert(kRegionPieceBytes % kBlockBytes == 0);
   auto differs = [&](size_t at) {
     return std::memcmp(memory + at, shadow.data() + at, std::min(kBlockBytes, shadow.size() - at)) != 0;

@@ -20,17 +20,23 @@ enum class FrameKind : uint8_t {
 // The frame header on the wire: 32 bytes, little-endian.
 struct FrameHeader {
   uint8_t kind = 0;
-  uint8_t flags = 0;        // FrameFlag
-  uint16_t magic = kMagic;  // detects a lost frame boundary at once
+  // FrameFlag.
+  uint8_t flags = 0;
+  // Detects a lost frame boundary at once.
+  uint16_t magic = kMagic;
   // The call: below 1000 those of protocol/api/session.toml, from 1000 on the driver functions (protocol/api).
   uint32_t ordinal = 0;
   // Client frames count 1, 2, 3 and so on. A reply carries the sequence of its call. Notices have their own count.
   uint64_t sequence = 0;
-  uint32_t message_words = 0;  // Cap'n Proto segment in 8-byte words, <= kMessageWordsMax; 0: no message
-  uint32_t context = 0;        // low 32 bits of the caller's current context handle; 0: none
-  uint64_t bulk_bytes = 0;     // raw bytes behind the message, not padded; bounds: wire/session_frames.hpp
+  // Cap'n Proto segment in 8-byte words, <= kMessageWordsMax; 0: no message.
+  uint32_t message_words = 0;
+  // Low 32 bits of the caller's current context handle; 0: none.
+  uint32_t context = 0;
+  // Raw bytes behind the message, not padded; bounds: wire/session_frames.hpp.
+  uint64_t bulk_bytes = 0;
 
-  static constexpr uint16_t kMagic = 0x5747;  // "GW"
+  // "GW".
+  static constexpr uint16_t kMagic = 0x5747;
 };
 static_assert(sizeof(FrameHeader) == 32);
 
@@ -54,10 +60,14 @@ struct Preface {
   uint16_t protocol_minor = 0;
   // Server: 0 if accepted, else a RefusalCode, and the reason follows in `text_bytes` bytes. Client: 0.
   uint32_t status = 0;
-  uint32_t text_bytes = 0;      // server only, <= kRefusalBytesMax
-  uint32_t flags = 0;           // PrefaceFlag
-  char release[24] = {};        // "0.1.0", zero-terminated: the program's version, for error messages
-  uint8_t session_id[16] = {};  // client: the session to resume, or zeros for a new one
+  // Server only, <= kRefusalBytesMax.
+  uint32_t text_bytes = 0;
+  // PrefaceFlag.
+  uint32_t flags = 0;
+  // "0.1.0", zero-terminated: the program's version, for error messages.
+  char release[24] = {};
+  // Client: the session to resume, or zeros for a new one.
+  uint8_t session_id[16] = {};
 };
 static_assert(sizeof(Preface) == 64);
 

@@ -72,14 +72,17 @@ class FrameDecoder {
   Sender sender_;
   bool header_known_ = false;
   bool frame_given_ = false;
-  unsigned short_spaces_ = 0;  // the reads for which space() is short
+  // The reads for which space() is short.
+  unsigned short_spaces_ = 0;
   FrameHeader header_;
   uint64_t bulk_left_ = 0;
   std::string fault_;
 
-  std::unique_ptr<capnp::word[]> buffer_;  // of words, for their alignment
+  // Of words, for their alignment.
+  std::unique_ptr<capnp::word[]> buffer_;
   size_t capacity_ = 0;
-  size_t begin_ = 0, end_ = 0;  // the buffered bytes that were not consumed
+  // The buffered bytes that were not consumed.
+  size_t begin_ = 0, end_ = 0;
   size_t message_at_ = 0;
   std::byte* bytes() const { return reinterpret_cast<std::byte*>(buffer_.get()); }
 };

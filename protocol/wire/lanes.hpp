@@ -27,12 +27,16 @@ enum class PartWay : uint8_t {
 // 16 bytes, little-endian.
 struct PartHeader {
   uint16_t magic = kMagic;
-  uint8_t way = 0;  // PartWay
+  // PartWay.
+  uint8_t way = 0;
   uint8_t reserved = 0;
-  uint32_t lane_set = 0;  // the set of lanes; 0: none
-  uint64_t bytes = 0;     // bytes of the bulk in this part: at least 1, at most the remaining bulk
+  // The set of lanes; 0: none.
+  uint32_t lane_set = 0;
+  // Bytes of the bulk in this part: at least 1, at most the remaining bulk.
+  uint64_t bytes = 0;
 
-  static constexpr uint16_t kMagic = 0x5047;  // "GP"
+  // "GP".
+  static constexpr uint16_t kMagic = 0x5047;
 };
 static_assert(sizeof(PartHeader) == 16);
 
@@ -42,13 +46,15 @@ struct StripeHeader {
   uint16_t magic = kMagic;
   uint16_t reserved = 0;
   uint32_t lane_set = 0;
-  uint64_t position = 0;  // position of the first byte in the sender's stream
+  // Position of the first byte in the sender's stream.
+  uint64_t position = 0;
   // kStripeBytes, or the remainder of the part. 0: the client's first stripe on each lane, which reports that all lanes
   // are ready.
   uint32_t bytes = 0;
   uint32_t reserved_too = 0;
 
-  static constexpr uint16_t kMagic = 0x5347;  // "GS"
+  // "GS".
+  static constexpr uint16_t kMagic = 0x5347;
 };
 static_assert(sizeof(StripeHeader) == 24);
 

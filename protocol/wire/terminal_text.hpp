@@ -39,8 +39,10 @@ inline bool is_shown(char32_t character) noexcept {
 }
 
 struct Piece {
-  size_t bytes;  // at least one
-  bool shown;    // false: not valid UTF-8, or a character of kUnshown
+  // At least one.
+  size_t bytes;
+  // False: not valid UTF-8, or a character of kUnshown.
+  bool shown;
 };
 // Returns the character at the beginning of the text. Precondition: the text is not empty.
 inline Piece next_piece(std::string_view text) noexcept {

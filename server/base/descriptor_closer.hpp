@@ -40,7 +40,8 @@ class DescriptorCloser {
   };
   static void run(const std::shared_ptr<Shared>& shared);
 
-  std::shared_ptr<Shared> shared_;  // of thread_, if it was started
+  // Of thread_, if it was started.
+  std::shared_ptr<Shared> shared_;
   std::thread thread_;
 };
 

@@ -29,7 +29,7 @@ namespace gpuwire::server {
 struct BrokerOptions {
   std::vector<ListenAddress> listen;
   WorkerCommand worker;
-  std::string login_program;       // gpuwire-login
+  std::string login_program;           // gpuwire-login
   unsigned prewarmed_workers = 1;      // the minimum for each usual set of GPUs; 0: none
   unsigned prewarmed_workers_max = 1;  // the maximum, reached when sessions come often; never below the minimum
   unsigned drain_seconds = 30;

@@ -20,7 +20,8 @@ class Month {
   explicit Month(std::chrono::system_clock::time_point when);
   static tl::expected<Month, std::string> parse(const std::string& text);
 
-  std::string text() const;  // "2026-11"
+  // "2026-11".
+  std::string text() const;
   // Returns the end of the month, which is the beginning of the next month.
   std::chrono::system_clock::time_point end() const;
   int distance(Month other) const {
@@ -29,7 +30,8 @@ class Month {
   auto operator<=>(const Month&) const = default;
 
  private:
-  int number_ = 0;  // months since the year 0
+  // Months since the year 0.
+  int number_ = 0;
 };
 
 inline constexpr size_t kBudgetMonthsMax = 24;         // of an account
@@ -67,11 +69,13 @@ class BudgetBook {
   static tl::expected<BudgetBook, std::string> parse(const std::string& text);
 
  private:
-  using Months = std::map<Month, int64_t>;  // nanoseconds
+  // Nanoseconds.
+  using Months = std::map<Month, int64_t>;
   void add(const Account& account, int64_t ns, Month now);
 
   std::map<Account, Months> accounts_;
-  std::map<std::string, int64_t> sessions_;  // the counted charge of each session
+  // The counted charge of each session.
+  std::map<std::string, int64_t> sessions_;
   uint64_t changes_ = 0;
 };
 

@@ -80,15 +80,22 @@ class Budgets final : public SessionAttachments, public MetricsSource, public Se
   const Deps around_;
   boost::asio::steady_timer timer_;
   std::map<std::string, TenantConfiguration> tenants_;
-  bool wanted_ = false;  // anybody has a budget
-  bool fresh_ = false;   // the disk had no file, and sessions may still be adopted
-  bool opened_ = false;  // the book counts: from the first budget until this object is destroyed
+  // Anybody has a budget.
+  bool wanted_ = false;
+  // The disk had no file, and sessions may still be adopted.
+  bool fresh_ = false;
+  // The book counts: from the first budget until this object is destroyed.
+  bool opened_ = false;
   BudgetBook book_;
   std::optional<BudgetFile> file_;
-  uint64_t saved_ = 0;                               // BudgetBook::changes() of the file's content
-  std::string save_error_;                           // as it was logged last
-  UsedUp used_up_;                                   // at the last look
-  std::map<scheduler::SessionId, bool> scavengers_;  // sessions with GPUs, as the GPU scheduler knows them
+  // BudgetBook::changes() of the file's content.
+  uint64_t saved_ = 0;
+  // As it was logged last.
+  std::string save_error_;
+  // At the last look.
+  UsedUp used_up_;
+  // Sessions with GPUs, as the GPU scheduler knows them.
+  std::map<scheduler::SessionId, bool> scavengers_;
   bool polling_ = false;
   Lifetime lifetime_;
 };

@@ -26,9 +26,11 @@ class ChunkFile {
   static constexpr size_t kSlotsPerSet = 16;
   struct Entry {
     digest::Digest digest{};
-    uint32_t bytes = 0;  // 0: no chunk
+    // 0: no chunk.
+    uint32_t bytes = 0;
     uint32_t reserved = 0;
-    uint64_t used_ns = 0;  // CLOCK_REALTIME
+    // CLOCK_REALTIME.
+    uint64_t used_ns = 0;
     uint64_t unused[2] = {};
   };
   static_assert(sizeof(Entry) == 64);

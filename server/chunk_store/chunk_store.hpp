@@ -77,7 +77,8 @@ class ChunkStore {
   std::optional<digest::Key> key_;
   Parallel parallel_;
 
-  Mutex mutex_;  // a leaf
+  // A leaf.
+  Mutex mutex_;
   std::condition_variable changed_;
   HostCharge charge_ GUARDED_BY(mutex_);
   uint64_t uncharged_bytes_ GUARDED_BY(mutex_);
@@ -85,7 +86,8 @@ class ChunkStore {
   std::vector<std::unique_ptr<std::byte[]>> free_ GUARDED_BY(mutex_);
   std::deque<Waiting> waiting_ GUARDED_BY(mutex_);
   bool busy_ GUARDED_BY(mutex_) = false, ending_ GUARDED_BY(mutex_) = false;
-  std::thread writer_;  // from the first keep() on
+  // From the first keep() on.
+  std::thread writer_;
 };
 
 }  // namespace gpuwire::server

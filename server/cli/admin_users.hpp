@@ -17,14 +17,21 @@ inline constexpr size_t kUsersOfListMax = 10'000;
 
 struct NewUsers {
   std::string tenant;
-  std::filesystem::path list;  // one name a line; "-": standard input
-  std::filesystem::path out;   // a folder, in which each user gets one
-  bool token = false;          // a token instead of a certificate
+  // One name a line; "-": standard input.
+  std::filesystem::path list;
+  // A folder, in which each user gets one.
+  std::filesystem::path out;
+  // A token instead of a certificate.
+  bool token = false;
   unsigned days = kClientDays;
-  std::string server;         // HOST:PORT, for the users' configuration; empty: of the server's certificate and file
-  std::string budget;         // of each user, "10h/month"; empty: none
-  unsigned sessions_max = 0;  // of each user; 0: no bound
-  std::filesystem::path configuration;  // the server's; empty: the usual one, if it is there
+  // HOST:PORT, for the users' configuration; empty: of the server's certificate and file.
+  std::string server;
+  // Of each user, "10h/month"; empty: none.
+  std::string budget;
+  // Of each user; 0: no bound.
+  unsigned sessions_max = 0;
+  // The server's; empty: the usual one, if it is there.
+  std::filesystem::path configuration;
 };
 
 // Returns the names of a list, in its order. The error has a line for each invalid and each repeated name.

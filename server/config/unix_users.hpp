@@ -13,8 +13,10 @@ namespace gpuwire::server {
 
 struct UnixUsers {
   std::map<uid_t, std::string> tenants;
-  std::map<uid_t, std::string> names;  // as the configuration has them: the users of the tenant
-  std::vector<std::string> mistakes;   // a line for each unknown user and each user of two tenants
+  // As the configuration has them: the users of the tenant.
+  std::map<uid_t, std::string> names;
+  // A line for each unknown user and each user of two tenants.
+  std::vector<std::string> mistakes;
 };
 
 // Queries the machine's user database, which may block.

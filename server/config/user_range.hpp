@@ -10,7 +10,8 @@
 namespace gpuwire::server {
 
 struct UserRange {
-  uid_t first = 0, last = 0;  // both in it
+  // Both in it.
+  uid_t first = 0, last = 0;
   bool operator==(const UserRange&) const = default;
 };
 

@@ -20,7 +20,8 @@ enum class PathAccess : uint8_t {
 enum class Network : uint8_t { none, allowed };
 
 struct PathRule {
-  std::filesystem::path path;  // a missing one is left out
+  // A missing one is left out.
+  std::filesystem::path path;
   PathAccess access = PathAccess::read;
 };
 

@@ -18,7 +18,8 @@ enum class Violation : uint8_t {
 // sufficient.
 struct ArgumentRule {
   const char* name;
-  unsigned argument;  // counted from 0
+  // Counted from 0.
+  unsigned argument;
   uint64_t mask, value;
 };
 

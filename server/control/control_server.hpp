@@ -55,11 +55,13 @@ class ControlServer {
   boost::asio::io_context& io_;
   const ControlSources sources_;
   const UserOf user_of_;
-  QueryBudget questions_;  // for each user who is not an administrator
+  // For each user who is not an administrator.
+  QueryBudget questions_;
   Protocol::acceptor acceptor_;
   boost::asio::steady_timer accept_timer_;
   std::filesystem::path path_;
-  std::list<std::shared_ptr<Connection>> connections_;  // oldest first
+  // Oldest first.
+  std::list<std::shared_ptr<Connection>> connections_;
   Lifetime lifetime_;
 };
 

@@ -37,7 +37,8 @@ class KeptTotals {
   EntryStore& store_;
   boost::asio::steady_timer timer_;
   bool polling_ = false;
-  std::map<std::string, std::string> noted_;  // the entry's text, by its name
+  // The entry's text, by its name.
+  std::map<std::string, std::string> noted_;
   Lifetime lifetime_;
 };
 

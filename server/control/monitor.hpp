@@ -60,10 +60,14 @@ class Monitor final : public SessionAttachments {
   std::vector<MetricsSource*> sources_;
   ServerMetrics server_;
   std::vector<DeviceMetrics> devices_;
-  std::map<std::string, Past> past_;         // by tenant; only tenants of the directory
-  std::map<std::string, uint64_t> refused_;  // of other callers
-  Snapshot before_;                          // totals of earlier servers, for the counters of the metrics sources
-  std::map<scheduler::SessionId, SessionMetrics> last_;  // from ended() until the registry's event of a session's end
+  // By tenant; only tenants of the directory.
+  std::map<std::string, Past> past_;
+  // Of other callers.
+  std::map<std::string, uint64_t> refused_;
+  // Totals of earlier servers, for the counters of the metrics sources.
+  Snapshot before_;
+  // From ended() until the registry's event of a session's end.
+  std::map<scheduler::SessionId, SessionMetrics> last_;
 };
 
 }  // namespace gpuwire::server

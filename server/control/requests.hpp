@@ -19,14 +19,16 @@ namespace gpuwire::server {
 struct ControlPeer {
   uid_t uid = 0;
   pid_t pid = 0;
-  bool everything = false;           // root and the server's own user
-  std::vector<std::string> tenants;  // the tenants that it may see, if not everything
+  // Root and the server's own user.
+  bool everything = false;
+  // The tenants that it may see, if not everything.
+  std::vector<std::string> tenants;
 };
 
 struct ControlAnswer {
   Json json;
-  uint32_t watch_interval_ms =
-      0;  // not zero: a watch; `json` is empty, and a snapshot follows at once and after each interval
+  // Not zero: a watch; `json` is empty, and a snapshot follows at once and after each interval.
+  uint32_t watch_interval_ms = 0;
   // Not empty: `json` is empty. The server calls it once with a function that takes the answer, now or later.
   std::function<void(std::function<void(Json)>)> later = {};
 };

@@ -20,7 +20,8 @@ class CopyBudget {
       left_ = 0;
       return {};
     }
-    double rate = double(bytes_per_ms) / 1e6;  // per ns
+    // Per ns.
+    double rate = double(bytes_per_ms) / 1e6;
     left_ = std::min(left_ + double((now - filled_).count()) * rate,
                      rate * double(std::chrono::nanoseconds(kCopyBurst).count()));
     filled_ = now;
@@ -31,7 +32,8 @@ class CopyBudget {
 
  private:
   PageTime filled_{};
-  double left_ = 0;  // bytes
+  // Bytes.
+  double left_ = 0;
 };
 
 }  // namespace gpuwire::server

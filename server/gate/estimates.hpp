@@ -17,7 +17,8 @@ class Estimates {
   void learn(uint64_t key, std::chrono::nanoseconds took);
 
  private:
-  std::unordered_map<uint64_t, double> known_;  // ns
+  // Ns.
+  std::unordered_map<uint64_t, double> known_;
 };
 
 }  // namespace gpuwire::server

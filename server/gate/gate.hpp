@@ -18,10 +18,14 @@ namespace gpuwire::server {
 struct DriverTable;
 
 struct GateParts {
-  SessionPage* page = nullptr;          // outlives the gate
-  int doorbell = -1;                    // an eventfd of the GPU scheduler; -1: no notification
-  const DriverTable* driver = nullptr;  // the table behind the gate; outlives it
-  unsigned cores = 1;                   // the number that the process may run on
+  // Outlives the gate.
+  SessionPage* page = nullptr;
+  // An eventfd of the GPU scheduler; -1: no notification.
+  int doorbell = -1;
+  // The table behind the gate; outlives it.
+  const DriverTable* driver = nullptr;
+  // The number that the process may run on.
+  unsigned cores = 1;
 };
 
 // The gate delays only the thread that called enter_executor(), outside of Unasked. All other threads pass and are
@@ -135,7 +139,8 @@ class Gate {
   CUresult end(const InFlightTracker::Ending& ending, const std::function<CUresult()>& call,
                const std::function<bool(CUresult)>& gone);
   bool primary_is_active(CUdevice device) const;
-  CUcontext primary(CUdevice device) const;  // null: there is none
+  // Null: there is none.
+  CUcontext primary(CUdevice device) const;
   CUcontext context_of(CUgreenCtx green) const;
   GateWord read(std::memory_order order = std::memory_order_acquire) const {
     return {word_.load(std::memory_order_relaxed)->load(order)};
@@ -161,22 +166,26 @@ class Gate {
   std::atomic<const std::atomic<uint32_t>*> word_;
   InFlightTracker tracker_;
   CopyBudget copies_;
-  bool stands_ = false;  // executor: it has reported that it waits
+  // Executor: it has reported that it waits.
+  bool stands_ = false;
   PageTime stands_since_{};
 
   // Incremented when the in-flight tracker observes a completion; the executor sleeps on it (futex) at the bound. The
   // tracker's counts are under its mutex: relaxed.
   std::atomic<uint32_t> progress_{0};
-  std::atomic<bool> at_bound_{
-      false};  // the executor waits for progress_: spares a system call; a stale value costs one sleep of kPollLong
-  std::atomic<bool> stopping_{false};       // set by interrupt(); sleeps are bounded, so relaxed
-  std::atomic<bool> executor_idle_{false};  // a hint for the in-flight tracker; relaxed
-  std::atomic<bool> tail_ready_{false};     // the executor is not in the middle of an uncounted launch; relaxed:
-                                            // kTailTimeout is the other way to know
+  // The executor waits for progress_: spares a system call; a stale value costs one sleep of kPollLong.
+  std::atomic<bool> at_bound_{false};
+  // Set by interrupt(); sleeps are bounded, so relaxed.
+  std::atomic<bool> stopping_{false};
+  // A hint for the in-flight tracker; relaxed.
+  std::atomic<bool> executor_idle_{false};
+  // The executor is not in the middle of an uncounted launch; relaxed: kTailTimeout is the other way to know.
+  std::atomic<bool> tail_ready_{false};
   // Written by the executor (wanted, none) with call_meter() behind it, and by the in-flight tracker's thread in answer
   // to `wanted`. Release and acquire: the executor finds the tracker out of the driver.
   std::atomic<Rest> rest_{Rest::none};
-  std::atomic<bool> quit_{false};  // of the thread; with call_meter() behind it
+  // Of the thread; with call_meter() behind it.
+  std::atomic<bool> quit_{false};
   // The in-flight tracker sleeps until it is woken. The tracker sets the flag before its last poll, and submitting
   // threads read it after they have changed the polled state. Both are sequentially consistent, so either the tracker
   // sees the work or the submitting thread sees the flag.
@@ -187,7 +196,8 @@ class Gate {
   bool was_closed_ = false;
   PageTime closed_at_{}, tail_since_{};
   unsigned quiet_samples_ = 0;
-  bool rests_ = true;  // sampling starts again when it is next used
+  // Sampling starts again when it is next used.
+  bool rests_ = true;
   Sampling sampling_;
   std::thread thread_;
 };

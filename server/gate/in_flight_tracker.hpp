@@ -53,7 +53,8 @@ class InFlightTracker {
   void enter_context(CUcontext context);
   struct Ending {
     CUcontext native = nullptr;
-    bool outlived = false;  // another context owns its events and memory, and continues to exist
+    // Another context owns its events and memory, and continues to exist.
+    bool outlived = false;
   };
   // Wraps a driver call that ends a context, without a lock: the call blocks while the context's kernels run, and
   // counts as in flight. `gone`, called with the call's result, returns whether the context has ceased to exist; then
@@ -68,10 +69,13 @@ class InFlightTracker {
   // --- the polling thread ---------------------------------------------------------------------------------------
   struct Poll {
     bool in_flight = false;
-    bool progress = false;  // something was seen done
-    bool drained = false;   // the last of it
+    // Something was seen done.
+    bool progress = false;
+    // The last of it.
+    bool drained = false;
     bool waits_for_start = false;
-    std::chrono::nanoseconds next{};  // until work is expected to be done; negative: work is late
+    // Until work is expected to be done; negative: work is late.
+    std::chrono::nanoseconds next{};
   };
   Poll poll();
   // Unmarked work may be in flight: the session counts as busy until mark_tail().
@@ -88,10 +92,12 @@ class InFlightTracker {
  private:
   struct Mark {
     CUevent event = nullptr;
-    uint64_t number = 0;  // in the order of the submissions, over all lanes
+    // In the order of the submissions, over all lanes.
+    uint64_t number = 0;
     uint64_t key = 0;
     std::chrono::nanoseconds estimate{};
-    bool known = false;  // the estimate was learned
+    // The estimate was learned.
+    bool known = false;
   };
   struct Lane {  // of one stream, or a mark of all streams
     CUstream stream = nullptr;
@@ -106,31 +112,42 @@ class InFlightTracker {
   struct Queue {
     CUdevice device = 0;
     size_t marks = 0;
-    std::chrono::nanoseconds estimated{};  // sum over the marks
-    size_t unknown = 0;                    // marks of work of an unknown kind
-    PageTime progress{};                   // the last time a completion was observed, or marks were added
-    unsigned stalled = 0;                  // steps of kStall without progress
-    size_t stall_credit = 0;               // submissions that are admitted because of it
-    std::vector<Mark> done;                // of this look
+    // Sum over the marks.
+    std::chrono::nanoseconds estimated{};
+    // Marks of work of an unknown kind.
+    size_t unknown = 0;
+    // The last time a completion was observed, or marks were added.
+    PageTime progress{};
+    // Steps of kStall without progress.
+    unsigned stalled = 0;
+    // Submissions that are admitted because of it.
+    size_t stall_credit = 0;
+    // Of this look.
+    std::vector<Mark> done;
 
     void add(const Mark& mark, PageTime now);
     void remove(const Mark& mark);
   };
   struct Context {
     CUcontext native = nullptr;
-    Queue* queue = nullptr;  // its device's queue; null: the context has never had a mark
+    // Its device's queue; null: the context has never had a mark.
+    Queue* queue = nullptr;
     std::vector<Lane> lanes;
     std::vector<CUevent> free;
     CUevent sample = nullptr;
-    size_t marks = 0;                // in all lanes
-    uint32_t* start_word = nullptr;  // pinned; the device writes here when it begins
+    // In all lanes.
+    size_t marks = 0;
+    // Pinned; the device writes here when it begins.
+    uint32_t* start_word = nullptr;
     CUdeviceptr start_address = 0;
     uint32_t start_asked = 0;
   };
 
   struct Capture {
-    CUstream stream = nullptr;    // where it has begun
-    CUcontext context = nullptr;  // the stream's
+    // Where it has begun.
+    CUstream stream = nullptr;
+    // The stream's.
+    CUcontext context = nullptr;
   };
   struct Moved {  // the objects that are destroyed with a context
     std::list<Context> contexts;
@@ -185,30 +202,40 @@ class InFlightTracker {
   // The size of captures_. A thread sees its own captures, and those that it has joined by later notifications:
   // relaxed.
   std::atomic<size_t> capture_count_{0};
-  Mutex mutex_;                                     // held over driver calls that do not wait for the device
-  std::list<Context> contexts_ GUARDED_BY(mutex_);  // at most kGateContextsMax
-  std::list<Queue> queues_ GUARDED_BY(mutex_);      // one for each device that has had a mark; never removed
-  std::list<PageTime> endings_
-      GUARDED_BY(mutex_);  // of calls that end contexts, one for each: since when its context makes no progress
-  std::vector<Capture> captures_ GUARDED_BY(mutex_);  // that have begun and are not known to have ended
+  // Held over driver calls that do not wait for the device.
+  Mutex mutex_;
+  // At most kGateContextsMax.
+  std::list<Context> contexts_ GUARDED_BY(mutex_);
+  // One for each device that has had a mark; never removed.
+  std::list<Queue> queues_ GUARDED_BY(mutex_);
+  // Of calls that end contexts, one for each: since when its context makes no progress.
+  std::list<PageTime> endings_ GUARDED_BY(mutex_);
+  // That have begun and are not known to have ended.
+  std::vector<Capture> captures_ GUARDED_BY(mutex_);
   Estimates estimates_ GUARDED_BY(mutex_);
   uint64_t marks_made_ GUARDED_BY(mutex_) = 0;
-  PageTime lanes_progress_ GUARDED_BY(mutex_){};  // of contexts_
+  // Of contexts_.
+  PageTime lanes_progress_ GUARDED_BY(mutex_){};
   size_t submitting_ GUARDED_BY(mutex_) = 0;
   uint64_t submissions_ GUARDED_BY(mutex_) = 0, completions_ GUARDED_BY(mutex_) = 0;
   bool published_in_flight_ GUARDED_BY(mutex_) = false;
   bool tail_expected_ GUARDED_BY(mutex_) = false;
-  bool unmarked_ GUARDED_BY(mutex_) =
-      false;  // some submitted work has neither a mark nor an event for the whole context behind it
+  // Some submitted work has neither a mark nor an event for the whole context behind it.
+  bool unmarked_ GUARDED_BY(mutex_) = false;
   bool waiting_ GUARDED_BY(mutex_) = false;
   bool burst_ GUARDED_BY(mutex_) = false;
-  uint32_t opening_ GUARDED_BY(mutex_) = 0;  // the last that a submission was made in
-  CUcontext start_context_ GUARDED_BY(mutex_) =
-      nullptr;                                 // the context whose first work since then has not begun; null: none
-  PageTime looked_ GUARDED_BY(mutex_){};       // the last time
-  PageTime began_ GUARDED_BY(mutex_){};        // of the burst: when its work first ran
-  PageTime counted_ GUARDED_BY(mutex_){};      // up to here it is in busy_
-  PageTime quiet_since_ GUARDED_BY(mutex_){};  // zero: not quiet
+  // The last that a submission was made in.
+  uint32_t opening_ GUARDED_BY(mutex_) = 0;
+  // The context whose first work since then has not begun; null: none.
+  CUcontext start_context_ GUARDED_BY(mutex_) = nullptr;
+  // The last time.
+  PageTime looked_ GUARDED_BY(mutex_){};
+  // Of the burst: when its work first ran.
+  PageTime began_ GUARDED_BY(mutex_){};
+  // Up to here it is in busy_.
+  PageTime counted_ GUARDED_BY(mutex_){};
+  // Zero: not quiet.
+  PageTime quiet_since_ GUARDED_BY(mutex_){};
   std::chrono::nanoseconds busy_ GUARDED_BY(mutex_){}, quiet_ GUARDED_BY(mutex_){};
 };
 

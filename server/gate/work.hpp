@@ -17,8 +17,10 @@ enum class WorkKind : uint8_t {
 struct Work {
   WorkKind kind = WorkKind::compute;
   CUstream stream = nullptr;
-  uint64_t key = 0;    // equal for calls that take about the same time
-  uint64_t bytes = 0;  // of a copy, if known
+  // Equal for calls that take about the same time.
+  uint64_t key = 0;
+  // Of a copy, if known.
+  uint64_t bytes = 0;
 };
 
 // For generated code: parts of a key.

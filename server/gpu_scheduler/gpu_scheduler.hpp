@@ -25,8 +25,10 @@
 namespace gpuwire::server {
 
 struct GpuSchedulerSettings {
-  bool scheduling = true;  // false: every gate stays open; time limits still apply
-  unsigned cores = 1;      // how many the process may run on
+  // False: every gate stays open; time limits still apply.
+  bool scheduling = true;
+  // How many the process may run on.
+  unsigned cores = 1;
   scheduler::Policy::Settings policy;
 };
 
@@ -36,14 +38,18 @@ struct GpuSchedulerSnapshot {
     scheduler::SessionId id{};
     scheduler::Gate gate;
     scheduler::SessionAccount account;
-    std::chrono::nanoseconds charged{};  // GPU time, since the session began: the figure that is shown and billed
+    // GPU time, since the session began: the figure that is shown and billed.
+    std::chrono::nanoseconds charged{};
     std::chrono::nanoseconds in_flight{}, waited{};
     uint64_t waits = 0, bursts = 0, submissions = 0;
     bool waiting = false, working = false;
-    std::optional<std::chrono::nanoseconds> idle;       // its time without a call and without work; nothing: it has one
-    uint64_t bytes_in = 0, bytes_out = 0, replies = 0;  // of its connection
+    // Its time without a call and without work; nothing: it has one.
+    std::optional<std::chrono::nanoseconds> idle;
+    // Of its connection.
+    uint64_t bytes_in = 0, bytes_out = 0, replies = 0;
     uint64_t chunks_found = 0, chunk_bytes_found = 0, chunk_bytes_kept = 0;
-    uint32_t round_trip_us = 0;  // 0: not known
+    // 0: not known.
+    uint32_t round_trip_us = 0;
     std::string warning;
   };
   struct Drains {
@@ -53,11 +59,14 @@ struct GpuSchedulerSnapshot {
   struct Device {
     scheduler::DeviceIndex index = 0;
     scheduler::Regime regime = scheduler::Regime::free;
-    std::array<std::chrono::nanoseconds, 3> in_regime{};  // by Regime
+    // By Regime.
+    std::array<std::chrono::nanoseconds, 3> in_regime{};
     std::chrono::nanoseconds system_time{};
     scheduler::CoRunMetrics co_run;
-    uint64_t hand_overs = 0;                                // of the lease, from one session to another
-    std::array<Drains, scheduler::kServiceClasses> drains;  // by the class of the session whose gate closed
+    // Of the lease, from one session to another.
+    uint64_t hand_overs = 0;
+    // By the class of the session whose gate closed.
+    std::array<Drains, scheduler::kServiceClasses> drains;
   };
   std::vector<Session> sessions;
   std::vector<Device> devices;
@@ -68,8 +77,10 @@ class GpuScheduler {
  public:
   // Called with the GPU scheduler's mutex held; must not block and not call the GPU scheduler.
   struct Hooks {
-    std::function<void(scheduler::SessionId, std::string text)> warn;  // its client is to be notified
-    std::function<void(scheduler::SessionId, StopOrder order)> end;    // it has to end
+    // Its client is to be notified.
+    std::function<void(scheduler::SessionId, std::string text)> warn;
+    // It has to end.
+    std::function<void(scheduler::SessionId, StopOrder order)> end;
   };
   // Starts the thread. Throws std::system_error when the system has no descriptors.
   GpuScheduler(GpuSchedulerSettings settings, Hooks hooks);
@@ -103,7 +114,8 @@ class GpuScheduler {
   GpuSchedulerSnapshot snapshot();
   struct TenantTimes {
     std::chrono::nanoseconds charged{};
-    std::chrono::nanoseconds granted{};  // turns while other sessions wanted the device
+    // Turns while other sessions wanted the device.
+    std::chrono::nanoseconds granted{};
   };
   TenantTimes times(scheduler::TenantId tenant, scheduler::DeviceIndex device);
 
@@ -115,10 +127,13 @@ class GpuScheduler {
   };
   struct Device {
     GpuSchedulerSnapshot::Device figures;
-    scheduler::SessionId holder{};  // the last that got the lease
+    // The last that got the lease.
+    scheduler::SessionId holder{};
     PageTime counted{};
-    size_t copying = 0;     // sessions that share its link, as share_copies() has seen them
-    bool draining = false;  // of the current hint_soon()
+    // Sessions that share its link, as share_copies() has seen them.
+    size_t copying = 0;
+    // Of the current hint_soon().
+    bool draining = false;
   };
 
   void enter(std::unique_ptr<Session> session, PageTime now) REQUIRES(mutex_);
@@ -159,19 +174,25 @@ class GpuScheduler {
 
   const GpuSchedulerSettings settings_;
   const Hooks hooks_;
-  OwnedDescriptor poll_, timer_, changed_;  // changed_: an eventfd, for changes by other threads
+  // changed_: an eventfd, for changes by other threads.
+  OwnedDescriptor poll_, timer_, changed_;
   Mutex mutex_;
-  Mutex leaving_mutex_;                                                   // taken with mutex_ held, or alone
-  std::vector<scheduler::SessionId> leaving_ GUARDED_BY(leaving_mutex_);  // removed, and not released yet
+  // Taken with mutex_ held, or alone.
+  Mutex leaving_mutex_;
+  // Removed, and not released yet.
+  std::vector<scheduler::SessionId> leaving_ GUARDED_BY(leaving_mutex_);
   scheduler::Policy policy_ GUARDED_BY(mutex_);
   std::map<scheduler::TenantId, Tenant> tenants_ GUARDED_BY(mutex_);
-  std::set<scheduler::TenantId> fallen_
-      GUARDED_BY(mutex_);  // those that have, or had, sessions that are served as scavengers
+  // Those that have, or had, sessions that are served as scavengers.
+  std::set<scheduler::TenantId> fallen_ GUARDED_BY(mutex_);
   std::map<scheduler::SessionId, std::unique_ptr<Session>> sessions_ GUARDED_BY(mutex_);
   std::map<scheduler::DeviceIndex, Device> devices_ GUARDED_BY(mutex_);
-  PageTime police_at_ GUARDED_BY(mutex_){};    // zero: no limit is set
-  bool contended_ GUARDED_BY(mutex_) = false;  // sessions share a GPU now: the thread polls before it sleeps
-  bool leasing_ GUARDED_BY(mutex_) = false;    // and one at a time: a thread may arrive that must not wait
+  // Zero: no limit is set.
+  PageTime police_at_ GUARDED_BY(mutex_){};
+  // Sessions share a GPU now: the thread polls before it sleeps.
+  bool contended_ GUARDED_BY(mutex_) = false;
+  // And one at a time: a thread may arrive that must not wait.
+  bool leasing_ GUARDED_BY(mutex_) = false;
   PageTime copies_shared_ GUARDED_BY(mutex_){};
   // The number of threads that want the mutex. The GPU scheduler's thread reads it while it polls instead of sleeping,
   // and before it takes the mutex again. Only a hint: relaxed.

@@ -53,7 +53,8 @@ class GpuSchedulerPart final : public SessionAttachments, public MetricsSource {
   // Functions that the GPU scheduler's thread posts may run after this object; that thread ends before this object is
   // destroyed.
   Lifetime lifetime_;
-  mutable GpuScheduler scheduler_;  // has a lock of its own
+  // Has a lock of its own.
+  mutable GpuScheduler scheduler_;
 };
 
 }  // namespace gpuwire::server

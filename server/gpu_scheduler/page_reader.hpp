@@ -17,9 +17,12 @@ class PageReader {
 
   struct Reading {
     scheduler::Observation seen;
-    PageTime stuck_since{};  // zero: nothing is in flight without progress
-    PageTime idle_since{};   // zero: it is not idle
-    bool damaged = false;    // it has, or had, content that no worker of this build writes; it is ignored from then on
+    // Zero: nothing is in flight without progress.
+    PageTime stuck_since{};
+    // Zero: it is not idle.
+    PageTime idle_since{};
+    // It has, or had, content that no worker of this build writes; it is ignored from then on.
+    bool damaged = false;
   };
   // `opening`, `opened_at`: of the gate, as the GPU scheduler has set it. `unhindered`: the worker counts nothing now,
   // so the reader uses samples. `unanswered`: the work in flight is not known yet.
@@ -37,7 +40,8 @@ class PageReader {
   std::chrono::nanoseconds busy_{}, quiet_{};
   Counts counts_;
   bool damaged_ = false;
-  uint64_t uncounted_ = 0;  // readings that found uncounted work
+  // Readings that found uncounted work.
+  uint64_t uncounted_ = 0;
 };
 
 }  // namespace gpuwire::server

@@ -22,9 +22,11 @@ class RunawayWatch {
  public:
   struct Verdict {
     enum class Kind : uint8_t { nothing, warn, end } kind = Kind::nothing;
-    std::string text;  // one line for the client
+    // One line for the client.
+    std::string text;
     StopKind stop = StopKind::ended;
-    std::optional<PageTime> next;  // the latest time of the next check
+    // The latest time of the next check.
+    std::optional<PageTime> next;
   };
   // `stuck_since`, `idle_since`: zero: the session is not stuck or idle. The function warns once of each time, leaves
   // at least the time of a warning between two warnings, and ends the session once.
@@ -33,8 +35,10 @@ class RunawayWatch {
   const std::string& warning() const { return warning_; }
 
  private:
-  PageTime warned_{};     // of the work that began then
-  PageTime warned_at_{};  // when that was
+  // Of the work that began then.
+  PageTime warned_{};
+  // When that was.
+  PageTime warned_at_{};
   bool ended_ = false;
   std::string warning_;
 };

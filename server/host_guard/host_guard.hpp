@@ -39,11 +39,14 @@ inline constexpr int kKillOrderMax = 1000;  // oom_score_adj (proc_pid_oom_score
 // memory, but never above kKillOrderMax.
 struct KillOrder {
   uint64_t machine_bytes = 0;
-  uint64_t process_bytes = 0;  // the kernel's figure
-  uint64_t counted_bytes =
-      0;  // the kernel's figure, or the charge: the kernel's figures lack the driver's pinned memory
-  uint64_t excess_bytes = 0;  // of the tenant, beyond its charge
-  uint64_t slack_bytes = 0;   // of the tenant
+  // The kernel's figure.
+  uint64_t process_bytes = 0;
+  // The kernel's figure, or the charge: the kernel's figures lack the driver's pinned memory.
+  uint64_t counted_bytes = 0;
+  // Of the tenant, beyond its charge.
+  uint64_t excess_bytes = 0;
+  // Of the tenant.
+  uint64_t slack_bytes = 0;
 };
 int kill_order(const KillOrder& facts);
 
@@ -55,13 +58,19 @@ int processor_niceness(scheduler::ServiceClass service_class);
 class HostGuard final : public SessionAttachments {
  public:
   struct Settings {
-    uint64_t machine_bytes = 0;                         // 0: unknown
-    uint64_t host_bytes = 0;                            // of a tenant without a configured value; 0: no bound
-    uint64_t slack_bytes = kHostSlackBytes;             // of a tenant
-    uint64_t session_slack_bytes = kSessionSlackBytes;  // and of each of its sessions
-    uint64_t threads_max = kWorkerThreadsMax;           // of one worker
+    // 0: unknown.
+    uint64_t machine_bytes = 0;
+    // Of a tenant without a configured value; 0: no bound.
+    uint64_t host_bytes = 0;
+    // Of a tenant.
+    uint64_t slack_bytes = kHostSlackBytes;
+    // And of each of its sessions.
+    uint64_t session_slack_bytes = kSessionSlackBytes;
+    // Of one worker.
+    uint64_t threads_max = kWorkerThreadsMax;
     std::chrono::milliseconds poll = kHostPoll;
-    std::function<uint64_t(const SessionRecord&)> charged;  // the ledger's figure for the session; may be empty
+    // The ledger's figure for the session; may be empty.
+    std::function<uint64_t(const SessionRecord&)> charged;
     // The same for a device; only called for devices whose memory is this machine's.
     std::function<uint64_t(const SessionRecord&, scheduler::DeviceIndex)> charged_on_device;
     // Device memory of the tenant's suspended sessions, which their drivers hold in their processes; may be empty.
@@ -88,14 +97,21 @@ class HostGuard final : public SessionAttachments {
  private:
   struct Watched {
     SessionRecord record;
-    OwnedDescriptor process;  // a pidfd, because another process may get the number later
+    // A pidfd, because another process may get the number later.
+    OwnedDescriptor process;
     ProcessStatus status;
-    uint64_t before_bytes = 0;   // the process's memory when it got its session
-    uint64_t bytes = 0;          // beyond that, at the last check
-    uint64_t process_bytes = 0;  // in all, then
-    uint64_t charged = 0;        // then
-    uint64_t threads = 0;        // then
-    int order = -1;              // the last value given to the kernel
+    // The process's memory when it got its session.
+    uint64_t before_bytes = 0;
+    // Beyond that, at the last check.
+    uint64_t bytes = 0;
+    // In all, then.
+    uint64_t process_bytes = 0;
+    // Then.
+    uint64_t charged = 0;
+    // Then.
+    uint64_t threads = 0;
+    // The last value given to the kernel.
+    int order = -1;
     bool notified_to_end = false;
   };
   void watch(const SessionRecord& session, OwnedDescriptor process, uint64_t before_bytes);
@@ -117,9 +133,11 @@ class HostGuard final : public SessionAttachments {
   Settings settings_;
   boost::asio::steady_timer timer_;
   bool polling_ = false;
-  std::set<scheduler::DeviceIndex> devices_here_;  // software devices: their memory is this machine's
+  // Software devices: their memory is this machine's.
+  std::set<scheduler::DeviceIndex> devices_here_;
   uint64_t device_bytes_here_ = 0;
-  std::map<scheduler::TenantId, uint64_t> host_bytes_;  // 0: no bound
+  // 0: no bound.
+  std::map<scheduler::TenantId, uint64_t> host_bytes_;
   struct Known {
     std::string name;
     scheduler::ServiceClass service_class{};

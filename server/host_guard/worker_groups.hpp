@@ -57,7 +57,8 @@ class WorkerGroups {
 
   std::filesystem::path own_;
   bool weighs_ = false;
-  std::set<std::string> made_;  // tenants
+  // Tenants.
+  std::set<std::string> made_;
 };
 
 }  // namespace gpuwire::server

@@ -13,7 +13,8 @@
 namespace gpuwire::server {
 
 struct InitOptions {
-  std::vector<std::string> hosts;  // that clients may use; the first names the server
+  // That clients may use; the first names the server.
+  std::vector<std::string> hosts;
   unsigned authority_days = kAuthorityDays, server_days = kServerDays;
 };
 // Makes an authority, a server certificate and an empty register. The error: the folder already has an identity, or is
@@ -23,8 +24,10 @@ tl::expected<void, std::string> init_identity(const std::filesystem::path& direc
 
 struct NewCredential {
   Credential credential;
-  std::string text;       // the tenant's part: a bundle, or a file with a token
-  std::string authority;  // ca.pem: the authority that the owner of a token needs beside it
+  // The tenant's part: a bundle, or a file with a token.
+  std::string text;
+  // Ca.pem: the authority that the owner of a token needs beside it.
+  std::string authority;
 };
 // `out`: the file for `text`, 0600, written before the credential is valid; empty: none. `user`: the user of the tenant
 // who gets it; empty: no particular user.
@@ -39,7 +42,8 @@ tl::expected<NewCredential, std::string> add_token(const std::filesystem::path& 
 // Makes a token for one job of a batch system.
 struct JobToken {
   std::string tenant, job;
-  unsigned gpus = 1;  // that the job's sessions may have, all together
+  // That the job's sessions may have, all together.
+  unsigned gpus = 1;
   std::chrono::seconds lifetime{};
 };
 inline constexpr std::chrono::seconds kJobLifetimeMin{60}, kJobLifetimeMax{std::chrono::hours(24) * 366};
@@ -59,7 +63,8 @@ tl::expected<std::vector<Credential>, std::string> revoke_credentials(const std:
                                                                       WallTime now);
 
 struct ServerFacts {
-  std::string name;  // of the authority
+  // Of the authority.
+  std::string name;
   WallTime authority_expires, server_expires;
   std::vector<std::string> hosts;
 };

@@ -24,13 +24,16 @@ inline constexpr std::string_view kTenantUriPrefix = "gpuwire://tenant/";
 
 struct Validity {
   WallTime now;
-  unsigned days;  // 1 to kValidityDaysMax; cut to the authority's own end
+  // 1 to kValidityDaysMax; cut to the authority's own end.
+  unsigned days;
 };
 
 struct Issued {
   std::string certificate_pem;
-  std::string key_pem;  // PKCS#8, not encrypted
-  std::string serial;   // 32 hexadecimal digits
+  // PKCS#8, not encrypted.
+  std::string key_pem;
+  // 32 hexadecimal digits.
+  std::string serial;
   WallTime expires;
 };
 

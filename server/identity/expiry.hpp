@@ -18,12 +18,17 @@ inline constexpr std::chrono::hours kExpiryForgotten{30 * 24};
 
 struct Expiry {
   enum class Of : uint8_t { authority, server, page, tenant } of = Of::server;
-  std::string tenant;  // of a tenant's
-  std::string user;    // the user of the tenant who owns it; empty: no particular user
+  // Of a tenant's.
+  std::string tenant;
+  // The user of the tenant who owns it; empty: no particular user.
+  std::string user;
   CredentialKind kind = CredentialKind::certificate;
-  std::string id;        // a certificate's serial, a token's id
-  bool renewed = false;  // its owner has another of its kind that is valid for longer, so no action is needed
-  WallTime expires;      // WallTime::max(): never
+  // A certificate's serial, a token's id.
+  std::string id;
+  // Its owner has another of its kind that is valid for longer, so no action is needed.
+  bool renewed = false;
+  // WallTime::max(): never.
+  WallTime expires;
 };
 
 // Returns the credentials by tenant, user, kind and expiry, without revoked ones, tokens of jobs, credentials that

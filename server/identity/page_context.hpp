@@ -12,9 +12,11 @@ namespace gpuwire::server {
 
 // The texts of files, in PEM.
 struct PageTexts {
-  std::string certificate;  // the page's own, and those between it and its authority
+  // The page's own, and those between it and its authority.
+  std::string certificate;
   std::string key;
-  std::string authority;  // of tenants' certificates; empty: visitors are not asked for one
+  // Of tenants' certificates; empty: visitors are not asked for one.
+  std::string authority;
 };
 
 // TLS 1.3, without tickets, early data or resumption, as at the server's own port. The error says which of the texts

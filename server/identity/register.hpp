@@ -26,15 +26,21 @@ enum class CredentialKind : uint8_t { certificate, token };
 
 struct Credential {
   CredentialKind kind = CredentialKind::certificate;
-  std::string id;  // a certificate's serial, a token's id
+  // A certificate's serial, a token's id.
+  std::string id;
   std::string tenant;
-  std::string user;  // the user of the tenant who owns it; empty: no particular user
+  // The user of the tenant who owns it; empty: no particular user.
+  std::string user;
   WallTime issued, expires;
   std::optional<WallTime> revoked;
-  bool end_sessions = false;  // with `revoked`: end running sessions of this credential
-  TokenHash hash{};           // of a token
-  std::string job;            // of a token that was made for a batch system's job: the job, in the batch system's words
-  unsigned gpus = 0;          // with `job`: the number of GPUs of all of the job's sessions together
+  // With `revoked`: end running sessions of this credential.
+  bool end_sessions = false;
+  // Of a token.
+  TokenHash hash{};
+  // Of a token that was made for a batch system's job: the job, in the batch system's words.
+  std::string job;
+  // With `job`: the number of GPUs of all of the job's sessions together.
+  unsigned gpus = 0;
 };
 
 // A value; no locks.

@@ -27,31 +27,38 @@ const char* name_of(RefusalKind kind);
 
 struct ShownCertificate {
   std::string serial;
-  std::string tenant;  // empty: it names none
+  // Empty: it names none.
+  std::string tenant;
   // The first X509_V_ERR of its verification; 0: signed by the lab's authority, and within its validity.
   int verify_error = 0;
   std::string verify_text;
-  std::string expires;  // for people
+  // For people.
+  std::string expires;
 };
 
 struct Shown {
   bool tls = false;
   std::optional<ShownCertificate> certificate;
   std::string token;
-  std::string unix_tenant, open_tenant;  // as the broker says
-  std::string unix_user = {};            // with unix_tenant: the caller's user name on the machine
+  // As the broker says.
+  std::string unix_tenant, open_tenant;
+  // With unix_tenant: the caller's user name on the machine.
+  std::string unix_user = {};
 };
 
 struct ChosenTenant {
   std::string tenant, security, credential;
-  std::string user = {};  // the user of the tenant; empty: no particular user
+  // The user of the tenant; empty: no particular user.
+  std::string user = {};
   // The credential's expiry; none: it has no expiry, or is a job's token, which ends with the job.
   std::optional<WallTime> expires = {};
 };
 struct RefusedTenant {
   RefusalKind kind;
-  std::string reason;              // one line, which the client also gets: it reveals nothing to the client
-  std::string tenant, credential;  // for the audit, as far as known
+  // One line, which the client also gets: it reveals nothing to the client.
+  std::string reason;
+  // For the audit, as far as known.
+  std::string tenant, credential;
 };
 
 // A certificate takes precedence over a token, a token over a Unix user, and a Unix user over the open tenant. An

@@ -38,7 +38,8 @@ class BlockingRequests {
   using Pending = std::optional<Answer>*;
 
   Channel& channel_;
-  Mutex mutex_;  // locked before the channel's; released while a thread waits for an answer
+  // Locked before the channel's; released while a thread waits for an answer.
+  Mutex mutex_;
   std::condition_variable changed_;
   AnswerWait wait_ GUARDED_BY(mutex_);
   RequestTable<Pending> pending_ GUARDED_BY(mutex_){kBlockingRequestsMax};

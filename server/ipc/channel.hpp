@@ -78,13 +78,17 @@ class Channel {
   const Speaker other_;
   const size_t waiting_max_;
   const std::function<void()> full_;
-  std::function<void(OwnedDescriptor)> close_unwelcome_;  // empty: all descriptors are accepted
+  // Empty: all descriptors are accepted.
+  std::function<void(OwnedDescriptor)> close_unwelcome_;
   bool welcome(std::vector<OwnedDescriptor>& descriptors) const;
 
-  std::string fault_;    // the hearing thread's
-  mutable Mutex mutex_;  // a leaf; held over a non-blocking sendmsg, to keep the order of messages
+  // The hearing thread's.
+  std::string fault_;
+  // A leaf; held over a non-blocking sendmsg, to keep the order of messages.
+  mutable Mutex mutex_;
   std::deque<Waiting> waiting_ GUARDED_BY(mutex_);
-  bool closed_ GUARDED_BY(mutex_) = false;  // the other end is gone
+  // The other end is gone.
+  bool closed_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gpuwire::server::ipc

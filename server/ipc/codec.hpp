@@ -20,7 +20,8 @@ enum class Speaker : uint8_t { worker, broker, auth_server, keeper, suspender };
 
 struct Packet {
   kj::Array<capnp::word> words;
-  std::vector<OwnedDescriptor*> descriptors;  // the message's own, which stay there
+  // The message's own, which stay there.
+  std::vector<OwnedDescriptor*> descriptors;
 
   std::span<const std::byte> bytes() const {
     return {reinterpret_cast<const std::byte*>(words.begin()), words.asBytes().size()};

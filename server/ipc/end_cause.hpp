@@ -39,7 +39,8 @@ enum class StopKind : uint8_t {
 inline constexpr unsigned kStopKinds = 3;
 
 struct StopOrder {
-  std::string why;  // one line, for the user
+  // One line, for the user.
+  std::string why;
   StopKind kind = StopKind::ended;
 
   StopOrder() = default;

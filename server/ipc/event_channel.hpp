@@ -56,7 +56,8 @@ class EventChannel {
   void end(const std::string& why);
 
   Channel channel_;
-  boost::asio::posix::stream_descriptor readable_;  // the channel's descriptor, which it does not own
+  // The channel's descriptor, which it does not own.
+  boost::asio::posix::stream_descriptor readable_;
   boost::asio::steady_timer pause_;
   const Events events_;
   std::optional<MessageBudget> budget_;

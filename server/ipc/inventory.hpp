@@ -10,15 +10,20 @@
 namespace gpuwire::server {
 
 struct ServerDevice {
-  scheduler::DeviceIndex index = 0;  // of the server, as counted by a worker that sees all of them
-  uint64_t bytes = 0;                // of memory in all
-  uint64_t taken_bytes = 0;          // free after a worker has just made its context there; 0: no context
+  // Of the server, as counted by a worker that sees all of them.
+  scheduler::DeviceIndex index = 0;
+  // Of memory in all.
+  uint64_t bytes = 0;
+  // Free after a worker has just made its context there; 0: no context.
+  uint64_t taken_bytes = 0;
   std::string name;
-  std::string uuid;  // "GPU-..."
+  // "GPU-...".
+  std::string uuid;
 };
 
 struct Inventory {
-  std::string summary;  // for the line with the server's addresses
+  // For the line with the server's addresses.
+  std::string summary;
   std::vector<ServerDevice> devices;
 };
 

@@ -11,7 +11,8 @@ namespace gpuwire::server {
 // A text that only brokers interpret, and descriptors. KeptDescriptor lists those of a session.
 struct KeptEntry {
   bool session = false;
-  bool awaited = false;  // a keeper waits for the next broker for its sake alone
+  // A keeper waits for the next broker for its sake alone.
+  bool awaited = false;
   std::string name, text;
   std::vector<OwnedDescriptor> descriptors;
 };

@@ -25,8 +25,8 @@ inline constexpr size_t kRequestedMax = 32 * 1024;  // connections that the logi
 
 // The limits of queued messages; a channel with a full queue accepts no more.
 inline constexpr size_t kWorkerWaitingMax = 256;  // either way between the broker and a worker
-inline constexpr size_t kAuthWaitingMax =
-    64 * 1024;  // answers for all callers that may wait at the login process, and incoming messages
+// Answers for all callers that may wait at the login process, and incoming messages.
+inline constexpr size_t kAuthWaitingMax = 64 * 1024;
 inline constexpr size_t kKeeperWaitingMax = 64 * 1024;  // entries of all sessions, and their changes
 inline constexpr size_t kMessagesPerTurn = 32;          // messages that are read from one end before others get a turn
 

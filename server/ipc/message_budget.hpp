@@ -38,7 +38,8 @@ class MessageBudget {
   double left_ = kBudgetAtOnce;
   Time refilled_;
   bool after_pause_ = false;
-  unsigned full_after_pause_ = 0;  // in a row
+  // In a row.
+  unsigned full_after_pause_ = 0;
 };
 
 }  // namespace gpuwire::server::ipc

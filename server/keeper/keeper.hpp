@@ -51,9 +51,11 @@ class Keeper {
   const std::filesystem::path path_;
   OwnedDescriptor listening_;
   std::optional<ipc::Channel> broker_;
-  std::optional<ipc::Channel> pending_;  // has connected, and has not sent the key yet
+  // Has connected, and has not sent the key yet.
+  std::optional<ipc::Channel> pending_;
   ino_t path_inode_ = 0;
-  std::string key_;  // empty: no hello yet
+  // Empty: no hello yet.
+  std::string key_;
   std::chrono::milliseconds grace_{0};
   std::map<std::string, KeptEntry> entries_;
   std::optional<Clock::time_point> gone_since_;

@@ -57,7 +57,8 @@ class AuditLog {
 
   std::filesystem::path path_;
   OwnedDescriptor file_;
-  bool torn_ = false;  // the file ends within a line
+  // The file ends within a line.
+  bool torn_ = false;
   uint64_t lines_lost_ = 0;
   Observer observer_;
   Clock clock_ = &std::chrono::steady_clock::now;

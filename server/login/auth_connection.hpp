@@ -26,9 +26,11 @@ class AuthConnectionOwner {
   virtual std::shared_ptr<const ServerIdentity> identity() const = 0;
   virtual WallTime now() const = 0;
   virtual void requested(AuthConnection& connection, ipc::Login request) = 0;
-  virtual void gone(AuthConnection& connection, std::string why) = 0;  // after requested()
+  // After requested().
+  virtual void gone(AuthConnection& connection, std::string why) = 0;
   virtual void passed(AuthConnection& connection, OwnedDescriptor socket, std::string key) = 0;
-  virtual void turned_away(AuthConnection& connection, ipc::TurnedAway refusal) = 0;  // instead of requested()
+  // Instead of requested().
+  virtual void turned_away(AuthConnection& connection, ipc::TurnedAway refusal) = 0;
   virtual void left(AuthConnection& connection) = 0;
 
  protected:
@@ -83,20 +85,28 @@ class AuthConnection : public std::enable_shared_from_this<AuthConnection> {
   void finish();
 
   AuthConnectionOwner& keeper_;
-  ipc::Arrival arrival_;  // without its socket
+  // Without its socket.
+  ipc::Arrival arrival_;
   boost::asio::posix::stream_descriptor socket_;
   boost::asio::steady_timer timer_;
   AuthSocket connection_;
   LoginFrameReader login_;
-  LoginFrame said_;                // the input of log_in()
-  tls::TokenHash token_hash_{};    // of the token that the client will send
-  tls::TokenChallenge challenge_;  // by which
-  std::string out_;                // unsent bytes for the client
+  // The input of log_in().
+  LoginFrame said_;
+  // Of the token that the client will send.
+  tls::TokenHash token_hash_{};
+  // By which.
+  tls::TokenChallenge challenge_;
+  // Unsent bytes for the client.
+  std::string out_;
   Stage stage_ = Stage::greeting;
-  int64_t identity_ends_unix_s_ = 0;  // of the client's credential; 0: never
+  // Of the client's credential; 0: never.
+  int64_t identity_ends_unix_s_ = 0;
   size_t lingered_bytes_ = 0;
-  bool requested_ = false;                  // the broker has its request
-  bool reading_ = false, writing_ = false;  // waits under way
+  // The broker has its request.
+  bool requested_ = false;
+  // Waits under way.
+  bool reading_ = false, writing_ = false;
 };
 
 }  // namespace gpuwire::server

@@ -48,13 +48,16 @@ class AuthServer final : private AuthConnectionOwner {
   const Clock clock_;
   ipc::EventChannel broker_;
   std::shared_ptr<const ServerIdentity> identity_;
-  AuthConnections strangers_;  // not logged in, or refused; oldest first, at most kAuthConnectionsMax
-  std::unordered_map<std::string, size_t> from_address_;  // of these
-  ipc::RequestTable<std::shared_ptr<AuthConnection>> logged_in_{
-      kLoggedInMax};  // by connection: the broker has their requests
+  // Not logged in, or refused; oldest first, at most kAuthConnectionsMax.
+  AuthConnections strangers_;
+  // Of these.
+  std::unordered_map<std::string, size_t> from_address_;
+  // By connection: the broker has their requests.
+  ipc::RequestTable<std::shared_ptr<AuthConnection>> logged_in_{kLoggedInMax};
   const std::function<void()> closed_;
   bool leaving_ = false;
-  uint32_t unsent_ = 0;  // refusals that the broker has not received
+  // Refusals that the broker has not received.
+  uint32_t unsent_ = 0;
 };
 
 }  // namespace gpuwire::server

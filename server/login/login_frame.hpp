@@ -20,16 +20,22 @@ namespace gpuwire::server {
 // unchanged.
 struct LoginFrame {
   std::string token;
-  std::string token_name;    // in place of the token: its id, if a challenge will follow
-  std::string token_nonce;   // with it: kTokenNonceBytes
-  std::string sealed_token;  // of the second frame
+  // In place of the token: its id, if a challenge will follow.
+  std::string token_name;
+  // With it: kTokenNonceBytes.
+  std::string token_nonce;
+  // Of the second frame.
+  std::string sealed_token;
   uint32_t gpus = 0;
   uint64_t memory_bytes = 0;
   std::string program, host;
   uint32_t process_id = 0;
-  std::string resume;  // the session to resume: the bytes of an identity, or none
-  std::string ticket;  // of a place in the queue, likewise
-  std::string query;   // not empty: a query, and no session
+  // The session to resume: the bytes of an identity, or none.
+  std::string resume;
+  // Of a place in the queue, likewise.
+  std::string ticket;
+  // Not empty: a query, and no session.
+  std::string query;
   std::string gpu_type;
 };
 

@@ -44,9 +44,11 @@ class MetricsServer {
   const std::filesystem::path control_;
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::steady_timer accept_timer_;
-  std::list<std::shared_ptr<Connection>> connections_;  // oldest first
+  // Oldest first.
+  std::list<std::shared_ptr<Connection>> connections_;
   std::string text_;
-  std::optional<std::chrono::steady_clock::time_point> made_;  // text_
+  // text_.
+  std::optional<std::chrono::steady_clock::time_point> made_;
   Lifetime lifetime_;
 };
 

@@ -18,8 +18,10 @@ namespace gpuwire::server {
 inline constexpr std::string_view kTemporaryPrefix = ".new-";
 
 struct ModuleCacheSettings {
-  std::filesystem::path directory;  // created with mode 0700; must belong to the user, and not be writable by others
-  uint64_t bytes_max = uint64_t{8} << 30;  // of all images together (CacheKeeper enforces it); no image may be larger
+  // Created with mode 0700; must belong to the user, and not be writable by others.
+  std::filesystem::path directory;
+  // Of all images together (CacheKeeper enforces it); no image may be larger.
+  uint64_t bytes_max = uint64_t{8} << 30;
 };
 
 // Stands in place of a folder: images are stored only during a session.

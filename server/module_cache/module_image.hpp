@@ -33,7 +33,8 @@ class ModuleImage {
   std::byte* data_;
   size_t bytes_;
   size_t mapped_bytes_;
-  HostCharge charge_;  // none for a mapped file, whose pages the system can drop
+  // None for a mapped file, whose pages the system can drop.
+  HostCharge charge_;
 };
 
 }  // namespace gpuwire::server

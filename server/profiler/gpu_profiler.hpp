@@ -31,9 +31,12 @@ namespace gpuwire::server {
 class GpuProfiler final : public Profiler, private WorkTimer {
  public:
   struct Settings {
-    std::string cupti = cupti::kOff;        // cupti::kAuto, cupti::kOff, or the library's path
-    bool software = false;                  // the device is: no CUPTI knows it except a named one
-    std::function<void(std::string)> note;  // logs a line in the server's log
+    // Cupti::kAuto, cupti::kOff, or the library's path.
+    std::string cupti = cupti::kOff;
+    // The device is: no CUPTI knows it except a named one.
+    bool software = false;
+    // Logs a line in the server's log.
+    std::function<void(std::string)> note;
     std::chrono::nanoseconds end_wait = kProfilerEndWait;
   };
   // `table` outlives this object. begin() inserts the profiler before the functions of `table` that give work.
@@ -53,26 +56,34 @@ class GpuProfiler final : public Profiler, private WorkTimer {
 
  private:
   struct Pending {
-    wire::message::ProfileSpan span;  // but its times
+    // But its times.
+    wire::message::ProfileSpan span;
     CUevent start = nullptr, end = nullptr;
   };
   struct Lane {
-    std::deque<Pending> pending;  // in the order of the stream
+    // In the order of the stream.
+    std::deque<Pending> pending;
     uint64_t last_end_ns = 0;
   };
   struct Anchor {
     CUevent event = nullptr;
-    uint64_t before_ns = 0, after_ns = 0;  // the GPU reached it between the two times; after_ns 0: unknown so far
+    // The GPU reached it between the two times; after_ns 0: unknown so far.
+    uint64_t before_ns = 0, after_ns = 0;
     uint64_t error_ns() const { return (after_ns - before_ns) / 2; }
     uint64_t middle_ns() const { return before_ns + error_ns(); }
   };
   struct Context {
     CUcontext native = nullptr;
-    CUstream beside = nullptr;  // a stream for anchors only, which waits for no other stream
-    Anchor anchor, next;        // anchor.after_ns 0: none yet; next.event null: none is pending
-    CUevent spare = nullptr;    // for the next one
-    uint64_t asked_ns = 0;      // when the last one was begun
-    bool failed = false;        // no work is timed there any more
+    // A stream for anchors only, which waits for no other stream.
+    CUstream beside = nullptr;
+    // Anchor.after_ns 0: none yet; next.event null: none is pending.
+    Anchor anchor, next;
+    // For the next one.
+    CUevent spare = nullptr;
+    // When the last one was begun.
+    uint64_t asked_ns = 0;
+    // No work is timed there any more.
+    bool failed = false;
     std::unordered_map<CUstream, Lane> lanes;
     std::vector<std::pair<CUevent, CUevent>> free;
   };
@@ -115,20 +126,27 @@ class GpuProfiler final : public Profiler, private WorkTimer {
   DriverTable& table_;
   const Settings settings_;
   Outbox* outbox_ = nullptr;
-  std::unique_ptr<cupti::Trace> cupti_;  // set by begin(), before there is a second thread; null: events measure
+  // Set by begin(), before there is a second thread; null: events measure.
+  std::unique_ptr<cupti::Trace> cupti_;
 
   // Executor only.
   std::thread::id executor_;
   std::function<Frame()> frame_;
-  Context* last_ = nullptr;  // the most recent current context
+  // The most recent current context.
+  Context* last_ = nullptr;
   bool begun_ = false;
-  bool measuring_ = false;                        // until end()
-  std::unordered_map<const void*, Name> names_;   // of functions and kernels
-  std::unordered_map<const char*, Name> labels_;  // of calls
+  // Until end().
+  bool measuring_ = false;
+  // Of functions and kernels.
+  std::unordered_map<const void*, Name> names_;
+  // Of calls.
+  std::unordered_map<const char*, Name> labels_;
   size_t name_bytes_ = 0;
   Name without_name_{"(kernel)"};
-  uint32_t nameless_ GUARDED_BY(mutex_) = ~0u;         // its number, once it has one
-  std::unordered_map<const void*, uint64_t> streams_;  // to the client's handles
+  // Its number, once it has one.
+  uint32_t nameless_ GUARDED_BY(mutex_) = ~0u;
+  // To the client's handles.
+  std::unordered_map<const void*, uint64_t> streams_;
 
   Mutex mutex_;
   std::condition_variable changed_, sent_;
@@ -136,16 +154,20 @@ class GpuProfiler final : public Profiler, private WorkTimer {
   std::list<Context> contexts_ GUARDED_BY(mutex_);
   size_t pending_ GUARDED_BY(mutex_) = 0;
   std::vector<wire::message::ProfileSpan> ready_ GUARDED_BY(mutex_);
-  std::deque<std::string> new_names_ GUARDED_BY(mutex_);  // not reported yet
+  // Not reported yet.
+  std::deque<std::string> new_names_ GUARDED_BY(mutex_);
   uint32_t names_sent_ GUARDED_BY(mutex_) = 0, names_numbered_ GUARDED_BY(mutex_) = 0;
   uint64_t ready_since_ns_ GUARDED_BY(mutex_) = 0;
   uint64_t timed_ GUARDED_BY(mutex_) = 0, dropped_ GUARDED_BY(mutex_) = 0, error_ns_ GUARDED_BY(mutex_) = 0;
   uint64_t asked_cupti_ns_ GUARDED_BY(mutex_) = 0;
-  std::unordered_map<std::string, uint32_t> kernels_by_cupti_
-      GUARDED_BY(mutex_);                       // numbers of names that only CUPTI reports
-  size_t kernel_bytes_ GUARDED_BY(mutex_) = 0;  // of these
-  bool at_once_ GUARDED_BY(mutex_) = false;     // ready spans are sent without waiting for more
-  bool giving_up_ GUARDED_BY(mutex_) = false;   // and times that are still unknown stay unknown
+  // Numbers of names that only CUPTI reports.
+  std::unordered_map<std::string, uint32_t> kernels_by_cupti_ GUARDED_BY(mutex_);
+  // Of these.
+  size_t kernel_bytes_ GUARDED_BY(mutex_) = 0;
+  // Ready spans are sent without waiting for more.
+  bool at_once_ GUARDED_BY(mutex_) = false;
+  // And times that are still unknown stay unknown.
+  bool giving_up_ GUARDED_BY(mutex_) = false;
   bool sending_ GUARDED_BY(mutex_) = false;
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::thread thread_;

@@ -17,8 +17,10 @@ enum class SpanKind : uint8_t { kernel, copy, memset, graph, method };
 // One call that gives the GPU work, as the profiler sees it.
 struct TimedWork {
   SpanKind kind = SpanKind::kernel;
-  const char* call = "";        // the driver function; lives as long as the program
-  CUfunction kernel = nullptr;  // or a CUkernel in its place
+  // The driver function; lives as long as the program.
+  const char* call = "";
+  // Or a CUkernel in its place.
+  CUfunction kernel = nullptr;
   CUstream stream = nullptr;
   uint64_t bytes = 0;
 };
@@ -39,7 +41,8 @@ class WorkTimer {
  protected:
   // The events around one call; private to the executor until the work is pending.
   struct Pair {
-    void* where = nullptr;  // belongs to the timer; null: the call is not timed
+    // Belongs to the timer; null: the call is not timed.
+    void* where = nullptr;
     CUevent start = nullptr, end = nullptr;
   };
 
@@ -47,7 +50,8 @@ class WorkTimer {
   virtual Pair before(const TimedWork& work) = 0;
   virtual void after(const TimedWork& work, const Pair& pair, bool done) = 0;
 
-  DriverTable driver_;  // written before put_profiler_before()
+  // Written before put_profiler_before().
+  DriverTable driver_;
 };
 
 // Replaces the functions that give the GPU work by functions that time the work and call those of timer.driver(). Call

@@ -18,7 +18,8 @@ inline constexpr unsigned kLockMs = 5000;
 
 struct MoveOutcome {
   ipc::MoveResult result = ipc::MoveResult::done;
-  std::string why;  // with every other result
+  // With every other result.
+  std::string why;
   bool operator==(const MoveOutcome&) const = default;
 };
 

@@ -10,8 +10,10 @@
 namespace gpuwire::server::web {
 
 struct Arrival {
-  OwnedDescriptor socket;  // of the bytes inside TLS
-  std::string peer;        // the visitor's address
+  // Of the bytes inside TLS.
+  OwnedDescriptor socket;
+  // The visitor's address.
+  std::string peer;
   Certificate certificate;
 };
 

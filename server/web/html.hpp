@@ -46,7 +46,8 @@ class Table {
   struct Column {
     const char* heading;
     bool number = false;
-    bool sentence = false;  // its cells may be several lines
+    // Its cells may be several lines.
+    bool sentence = false;
   };
   Table(const char* caption, std::vector<Column> columns) : caption_(caption), columns_(std::move(columns)) {}
 

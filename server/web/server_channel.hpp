@@ -38,7 +38,8 @@ class ServerChannel {
   boost::asio::io_context& io_;
   boost::asio::local::stream_protocol::socket socket_;
   const std::function<void()> gone_;
-  std::deque<Question> questions_;  // the first one is being answered
+  // The first one is being answered.
+  std::deque<Question> questions_;
   std::string in_;
   Lifetime lifetime_;
 };

@@ -23,18 +23,25 @@ namespace gpuwire::server::web {
 
 // The certificate that was shown on a connection; without one, all is empty.
 struct Certificate {
-  std::string grant;    // it counts: by this grant it signs its owner in
-  std::string holder;   // its owner, as in "course/anna"
-  std::string refusal;  // it does not count: why
+  // It counts: by this grant it signs its owner in.
+  std::string grant;
+  // Its owner, as in "course/anna".
+  std::string holder;
+  // It does not count: why.
+  std::string refusal;
 };
 
 struct Request {
   bool post = false;
-  std::string path;  // without the slash before it and without the query
+  // Without the slash before it and without the query.
+  std::string path;
   Fields query, form, cookies;
-  std::string peer;        // its address
-  std::string fetch_site;  // Sec-Fetch-Site: the browser's statement of the request's origin
-  bool encrypted = false;  // by TLS of this process or, as it reports, of a proxy
+  // Its address.
+  std::string peer;
+  // Sec-Fetch-Site: the browser's statement of the request's origin.
+  std::string fetch_site;
+  // By TLS of this process or, as it reports, of a proxy.
+  bool encrypted = false;
   Certificate certificate = {};
 };
 
@@ -42,11 +49,16 @@ struct Reply {
   unsigned status = 200;
   std::string type = "text/html; charset=utf-8";
   std::string body;
-  std::string location;              // of a redirection
-  std::vector<std::string> cookies;  // cookies to set
-  bool may_be_kept = false;          // by the browser's cache
-  bool last = false;                 // the connection is closed behind it
-  std::optional<View> live;          // instead of a body: updates of this view, for the visitor of `ticket`
+  // Of a redirection.
+  std::string location;
+  // Cookies to set.
+  std::vector<std::string> cookies;
+  // By the browser's cache.
+  bool may_be_kept = false;
+  // The connection is closed behind it.
+  bool last = false;
+  // Instead of a body: updates of this view, for the visitor of `ticket`.
+  std::optional<View> live;
   std::string ticket;
 };
 
@@ -103,7 +115,8 @@ class Site {
   ServerChannel& server_;
   const Attempts::Clock clock_;
   Attempts attempts_;
-  std::map<std::string, Earlier> earlier_;  // by tenant; empty: an administrator's
+  // By tenant; empty: an administrator's.
+  std::map<std::string, Earlier> earlier_;
   Lifetime lifetime_;
 };
 

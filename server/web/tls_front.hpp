@@ -27,9 +27,12 @@ namespace gpuwire::server::web {
 class TlsFront final : private TlsRelayOwner {
  public:
   struct Ends {
-    OwnedDescriptor listening;  // a TCP socket
-    OwnedDescriptor server;     // of the pair with the server
-    OwnedDescriptor page;       // of the pair with the process that serves the page
+    // A TCP socket.
+    OwnedDescriptor listening;
+    // Of the pair with the server.
+    OwnedDescriptor server;
+    // Of the pair with the process that serves the page.
+    OwnedDescriptor page;
   };
   // `gone`: the server, or the process that serves the page, has ended.
   TlsFront(boost::asio::io_context& io, tls::Context context, Ends ends, std::function<void()> gone);
@@ -54,7 +57,8 @@ class TlsFront final : private TlsRelayOwner {
   ServerChannel server_;
   boost::asio::posix::stream_descriptor page_;
   Attempts attempts_;
-  Relays shaking_hands_, relaying_, closing_;  // oldest first
+  // Oldest first.
+  Relays shaking_hands_, relaying_, closing_;
   Lifetime lifetime_;
 };
 

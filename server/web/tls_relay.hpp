@@ -30,7 +30,8 @@ class TlsRelayOwner {
   virtual void shaken_hands(TlsRelay& relay, std::optional<ShownCertificate> shown) = 0;
   // The page has closed its side, and the visitor has not.
   virtual void closing(TlsRelay& relay) = 0;
-  virtual void left(TlsRelay& relay) = 0;  // the last call
+  // The last call.
+  virtual void left(TlsRelay& relay) = 0;
 
  protected:
   ~TlsRelayOwner() = default;

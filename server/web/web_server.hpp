@@ -46,8 +46,10 @@ class WebServer {
   boost::asio::steady_timer accept_timer_;
   boost::asio::posix::stream_descriptor arrivals_;
   std::function<void()> gone_;
-  std::list<std::shared_ptr<Connection>> connections_;  // oldest first
-  std::map<std::string, size_t> streams_;               // by ticket
+  // Oldest first.
+  std::list<std::shared_ptr<Connection>> connections_;
+  // By ticket.
+  std::map<std::string, size_t> streams_;
   size_t stream_count_ = 0;
   Lifetime lifetime_;
 };

@@ -6,6 +6,7 @@ lines differently."""
 
 import io
 import os
+import re
 import shutil
 import subprocess
 import tokenize
@@ -19,6 +20,33 @@ VERSION = "version 14."
 COLUMNS = 120
 # Files whose long lines are the expected output of a program, which wraps none.
 WIDE = {"test/server/control/view/metrics_view_test.cpp", "test/server/identity/register_test.cpp"}
+# A member or constant of a header with its comment in the same line. Comments stand above.
+TRAILING = re.compile(
+    r"^ +(?!return |using |if )[\w:<>,&*\s\[\]()]*\b\w+(\[\w*\])?( GUARDED_BY\(\w+\))?"
+    r"( = [^;]*|\{[^;]*\})?; +//(?! NOLINT)"
+)
+HEADERS_OF = ("bench", "client_stub", "command_line", "protocol", "scheduler", "server")
+# Folders and headers whose members still have comments beside them.
+BESIDE = (
+    "client_stub/driver/state/memory/address_map.hpp",
+    "scheduler/placement.hpp",
+    "scheduler/placement_state.hpp",
+    "server/broker/admission/admission.hpp",
+    "server/broker/broker.hpp",
+    "server/broker/keeper/kept_session.hpp",
+    "server/broker/limits.hpp",
+    "server/broker/suspension/",
+    "server/cli/admin_server.hpp",
+    "server/cli/serve/observation.hpp",
+    "server/cli/serve/tenant_answers.hpp",
+    "server/config/configuration.hpp",
+    "server/control/client/metrics.hpp",
+    "server/control/sources.hpp",
+    "server/driver/",
+    "server/ledger/broker/",
+    "server/software_device/",
+    "server/web/views.hpp",
+)
 # What a build and what Python writes comes and goes while this reads.
 SKIPPED = {"build", "__pycache__"}
 
@@ -113,6 +141,15 @@ class Format(unittest.TestCase):
     def test_prose_ends_at_120_columns(self):
         documents = ((path, os.path.relpath(path, ROOT)) for path in files() if path.endswith(".md"))
         self.assertEqual([f"{name}:{n}" for path, name in documents for n in too_long_in_document(path)], [])
+
+    def test_comments_stand_above_members(self):
+        wrong = []
+        for path in sources():
+            name = os.path.relpath(path, ROOT)
+            if name.endswith(".hpp") and name.split(os.sep)[0] in HEADERS_OF and not name.startswith(BESIDE):
+                with open(path, encoding="utf-8") as file:
+                    wrong += [f"{name}:{n}" for n, line in enumerate(file, 1) if TRAILING.match(line)]
+        self.assertEqual(wrong, [])
 
     def test_no_conflict_of_a_merge_is_left(self):
         named = ((path, os.path.relpath(path, ROOT)) for path in files() if os.path.isfile(path))

@@ -13,7 +13,8 @@ namespace gpuwire::client {
 // One thread at a time; also usable in the child after fork().
 class ArrayFile {
  public:
-  static constexpr int kLockTriesMax = 5000;  // 1 ms apart; another process holds the lock for one write
+  // 1 ms apart; another process holds the lock for one write.
+  static constexpr int kLockTriesMax = 5000;
   static constexpr size_t kPathShownMax = 512;
 
   ArrayFile() = default;

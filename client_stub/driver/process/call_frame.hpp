@@ -78,7 +78,8 @@ class CallFrame {
   const StackPlace place_;
   int* const errno_at_;
   const int errno_;
-  bool holds_cancellation_ = false;  // this call has disabled it
+  // This call has disabled it.
+  bool holds_cancellation_ = false;
   CallFrame* outer_;
 };
 

@@ -19,18 +19,24 @@ class ServerSession;
 // A device that the program sees.
 struct Device {
   int server_ordinal = 0;
-  const DeviceFacts* facts = nullptr;  // owned by the session
-  ContextState* primary = nullptr;     // its handle never changes: cudart asks for it before it retains
+  // Owned by the session.
+  const DeviceFacts* facts = nullptr;
+  // Its handle never changes: cudart asks for it before it retains.
+  ContextState* primary = nullptr;
 };
 
 struct Process {
   // The only server of the process. Never destroyed, like the process object; tests destroy both by
   // uninstall_process_for_test().
   ServerSession* server = nullptr;
-  Session* connection = nullptr;     // the server's
-  std::vector<Device> devices;       // by the program's ordinal; does not change
-  bool loads_eagerly = false;        // CUDA_MODULE_LOADING=EAGER at the time of cuInit; does not change
-  std::atomic<uint64_t> next_id{1};  // contexts and streams, for cuCtxGetId and cuStreamGetId
+  // The server's.
+  Session* connection = nullptr;
+  // By the program's ordinal; does not change.
+  std::vector<Device> devices;
+  // CUDA_MODULE_LOADING=EAGER at the time of cuInit; does not change.
+  bool loads_eagerly = false;
+  // Contexts and streams, for cuCtxGetId and cuStreamGetId.
+  std::atomic<uint64_t> next_id{1};
   // A primary context was reset after a kernel's fault. Like NVIDIA's driver, the process then makes no new one on any
   // device. A flag alone: nothing is published through it.
   std::atomic<bool> lost{false};

@@ -20,10 +20,14 @@ std::string json_text(std::string_view text);
 // Any thread. Takes a leaf lock, under which it may write to the file.
 class ProfileFile {
  public:
-  static constexpr size_t kBufferBytes = 64 * 1024;      // then the buffered lines are written
-  static constexpr uint64_t kHeldNs = 200'000'000;       // or when it is that old
-  static constexpr uint64_t kFileBytesMax = 4ull << 30;  // of one process; later lines are left out
-  static constexpr size_t kEventBytesMax = 12 * 1024;    // longer ones are left out
+  // Then the buffered lines are written.
+  static constexpr size_t kBufferBytes = 64 * 1024;
+  // Or when it is that old.
+  static constexpr uint64_t kHeldNs = 200'000'000;
+  // Of one process; later lines are left out.
+  static constexpr uint64_t kFileBytesMax = 4ull << 30;
+  // Longer ones are left out.
+  static constexpr size_t kEventBytesMax = 12 * 1024;
 
   ProfileFile() = default;
   ProfileFile(const ProfileFile&) = delete;

@@ -14,8 +14,10 @@ namespace gpuwire::server {
 
 // The job of a credential.
 struct JobOfCredential {
-  std::string job;    // empty: no job
-  unsigned gpus = 0;  // the bound for all its sessions together
+  // Empty: no job.
+  std::string job;
+  // The bound for all its sessions together.
+  unsigned gpus = 0;
 };
 
 // A job's GPUs are chosen with its first session, and stay its own until its last session has ended. The broker's
@@ -43,10 +45,13 @@ class JobDevices {
   const SessionRegistry& registry_;
   const JobOf job_of_;
   struct Settled {
-    Devices devices;            // ascending
-    scheduler::SessionId by{};  // the job's first session
+    // Ascending.
+    Devices devices;
+    // The job's first session.
+    scheduler::SessionId by{};
   };
-  std::map<std::string, Settled> settled_;  // by job
+  // By job.
+  std::map<std::string, Settled> settled_;
 };
 
 }  // namespace gpuwire::server

@@ -14,7 +14,8 @@ namespace gpuwire::server {
 struct Tenant {
   scheduler::TenantId id{};
   TenantConfiguration settings;
-  bool known = true;  // false: removed from the configuration; its running sessions continue, under its last settings
+  // False: removed from the configuration; its running sessions continue, under its last settings.
+  bool known = true;
 };
 
 // The broker's thread only.
@@ -38,7 +39,8 @@ class TenantDirectory {
   const std::vector<Tenant>& all() const { return tenants_; }
 
  private:
-  std::vector<Tenant> tenants_;  // index: the number
+  // Index: the number.
+  std::vector<Tenant> tenants_;
   std::map<std::string, uint32_t, std::less<>> numbers_;
 };
 

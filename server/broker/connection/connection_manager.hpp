@@ -37,9 +37,10 @@ class ConnectionManager {
     const SessionRegistry& registry;
   };
   struct Events {
-    std::function<void(const std::string& reason)>
-        failed;                     // the identity that the server was started with cannot be used
-    std::function<void()> emptied;  // no connection is pending or waits any more
+    // The identity that the server was started with cannot be used.
+    std::function<void(const std::string& reason)> failed;
+    // No connection is pending or waits any more.
+    std::function<void()> emptied;
   };
   // `login_program`: gpuwire-login.
   ConnectionManager(boost::asio::io_context& io, std::string login_program, Parts parts, Events events);
@@ -118,18 +119,21 @@ class ConnectionManager {
   const Events events_;
   Listener door_;
   LoginProcess login_;
-  std::unique_ptr<IdentityWatch> identity_;  // null: neither TLS nor tokens
+  // Null: neither TLS nor tokens.
+  std::unique_ptr<IdentityWatch> identity_;
   std::string first_error_;
-  std::function<void()> opened_;  // set while opening waits for the identity to be read
-  bool identity_used_ = false;    // the login process has an identity
+  // Set while opening waits for the identity to be read.
+  std::function<void()> opened_;
+  // The login process has an identity.
+  bool identity_used_ = false;
   bool allow_unencrypted_network_ = false;
   bool rdma_ = false;
   std::string open_tenant_;
   std::map<uid_t, std::string> unix_tenants_, unix_names_;
-  std::map<ipc::ConnectionId, scheduler::SessionId>
-      connections_;  // with a session, not served yet; bounded by the admission
-  std::map<ipc::ConnectionId, scheduler::SessionId>
-      returning_;  // clients of running sessions, with a new connection; bounded by the login process
+  // With a session, not served yet; bounded by the admission.
+  std::map<ipc::ConnectionId, scheduler::SessionId> connections_;
+  // Clients of running sessions, with a new connection; bounded by the login process.
+  std::map<ipc::ConnectionId, scheduler::SessionId> returning_;
   std::vector<RefusalObserver> refusal_observers_;
   Query query_;
   QueryBudget query_budget_;
@@ -138,9 +142,11 @@ class ConnectionManager {
   bool query_timer_runs_ = false;
   struct Told {
     std::chrono::steady_clock::time_point since;
-    uint32_t told = 0, untold = 0;  // since then
+    // Since then.
+    uint32_t told = 0, untold = 0;
   };
-  std::map<std::string, Told> notified_;  // by kind of refusal
+  // By kind of refusal.
+  std::map<std::string, Told> notified_;
   LineBudget logged_of_address_{
       {.at_once = kLoginAuditsOfAddressAtOnce, .refill = std::chrono::milliseconds(kLoginAuditsOfAddressRefillMs)}};
   Lifetime lifetime_;

@@ -42,7 +42,8 @@ class IdentityWatch {
     int64_t changed_ns = 0;
     bool operator==(const Stamp&) const = default;
   };
-  static constexpr size_t kFileCount = 4;  // of ipc::Identity
+  // Of ipc::Identity.
+  static constexpr size_t kFileCount = 4;
   using Stamps = std::array<Stamp, kFileCount>;
   Stamps stamps() const;
   tl::expected<void, std::string> read();
@@ -50,7 +51,8 @@ class IdentityWatch {
 
   const std::filesystem::path directory_;
   const std::function<void()> changed_;
-  boost::asio::posix::stream_descriptor changes_;  // inotify; without it refresh() alone notices changes
+  // Inotify; without it refresh() alone notices changes.
+  boost::asio::posix::stream_descriptor changes_;
   Stamps read_{};
   Register credentials_;
   Lifetime lifetime_;

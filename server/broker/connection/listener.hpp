@@ -29,10 +29,14 @@ namespace gpuwire::server {
 
 // A connection whose preface has been read.
 struct Caller {
-  std::string peer;                // for logs: "10.0.0.7:4711", "unix, user 1000"
-  std::string address;             // the key by which connections are counted
-  bool local = false;              // from this machine: loopback, or a Unix socket
-  std::optional<uid_t> unix_user;  // on a Unix socket: from the kernel
+  // For logs: "10.0.0.7:4711", "unix, user 1000".
+  std::string peer;
+  // The key by which connections are counted.
+  std::string address;
+  // From this machine: loopback, or a Unix socket.
+  bool local = false;
+  // On a Unix socket: from the kernel.
+  std::optional<uid_t> unix_user;
   uint32_t preface_flags = 0;
 };
 
@@ -41,15 +45,18 @@ class Listener {
  public:
   struct Refusal {
     wire::RefusalCode code;
-    std::string kind;    // one of a few words, for the audit
-    std::string reason;  // one line
+    // One of a few words, for the audit.
+    std::string kind;
+    // One line.
+    std::string reason;
   };
   struct Events {
     // Returns a refusal, or nothing: then `enter` gets the socket, in blocking mode.
     std::function<std::optional<Refusal>(const Caller&)> judge;
     std::function<void(Caller, OwnedDescriptor)> enter;
     std::function<void(const Caller&, const Refusal&)> refused;
-    std::function<void()> emptied;  // no connection is pending any more
+    // No connection is pending any more.
+    std::function<void()> emptied;
   };
   Listener(boost::asio::io_context& io, Events events);
   ~Listener();
@@ -91,10 +98,13 @@ class Listener {
   const Events events_;
   std::list<BoundTcp> tcp_;
   std::list<BoundUnix> unix_;
-  std::vector<std::string> unix_paths_;  // sockets that close() or the destructor removes
+  // Sockets that close() or the destructor removes.
+  std::vector<std::string> unix_paths_;
   SpareDescriptors spares_{kSpareDescriptors};
-  std::list<std::shared_ptr<PendingConnection>> pending_;  // oldest first, at most kHalfOpenMax
-  std::map<std::string, size_t> from_address_;             // the number of pending connections
+  // Oldest first, at most kHalfOpenMax.
+  std::list<std::shared_ptr<PendingConnection>> pending_;
+  // The number of pending connections.
+  std::map<std::string, size_t> from_address_;
   bool closed_ = false;
   Lifetime lifetime_;
 };

@@ -26,7 +26,8 @@ class LoginProcess {
     std::function<void(ipc::Login)> requested;
     // A connection with a request has ended before it was passed on.
     std::function<void(ipc::ConnectionId, const std::string& why)> gone;
-    std::function<void(ipc::Passed)> passed;  // without its socket if this process had no descriptor for it
+    // Without its socket if this process had no descriptor for it.
+    std::function<void(ipc::Passed)> passed;
     std::function<void(const ipc::TurnedAway&)> turned_away;
     // Empty: the process uses the identity that was sent last.
     std::function<void(const std::string& error)> identity_read;
@@ -66,13 +67,16 @@ class LoginProcess {
   boost::asio::signal_set children_;
   boost::asio::steady_timer restart_timer_;
   std::unique_ptr<ipc::EventChannel> channel_;
-  std::unique_ptr<ChildOutput> output_;  // of the running process
+  // Of the running process.
+  std::unique_ptr<ChildOutput> output_;
   pid_t pid_ = -1;
   std::chrono::steady_clock::time_point started_;
-  unsigned failures_ = 0;  // deaths in a row, each soon after its start
+  // Deaths in a row, each soon after its start.
+  unsigned failures_ = 0;
   ipc::ConnectionId last_ = 0;
   struct Requested {};
-  ipc::RequestTable<Requested> requested_{ipc::kRequestedMax};  // by connection, until it is passed on or gone
+  // By connection, until it is passed on or gone.
+  ipc::RequestTable<Requested> requested_{ipc::kRequestedMax};
   Lifetime lifetime_;
 };
 

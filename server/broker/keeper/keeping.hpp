@@ -21,10 +21,14 @@
 namespace gpuwire::server {
 
 struct KeepingSettings {
-  std::filesystem::path directory;     // of this server alone; created if missing
-  std::string program;                 // gpuwire-keeper
-  std::chrono::milliseconds grace{0};  // the time that sessions stay without a broker
-  bool temporary = false;              // the folder is removed with the last session
+  // Of this server alone; created if missing.
+  std::filesystem::path directory;
+  // The path of gpuwire-keeper.
+  std::string program;
+  // The time that sessions stay without a broker.
+  std::chrono::milliseconds grace{0};
+  // The folder is removed with the last session.
+  bool temporary = false;
 };
 
 // The store of entries. An entry that is stored before a worker gets its client exists once the worker has the client,
@@ -85,9 +89,12 @@ class Keeping final : public EntryStore {
   std::string key_;
   std::vector<KeptEntry> found_;
   std::unique_ptr<ipc::EventChannel> channel_;
-  pid_t child_ = -1;                          // a keeper that this process has started
-  std::map<std::string, KeptEntry> entries_;  // by name: the stored entries
-  std::set<std::string> lasting_;             // of these, the entries for which the keeper stays without a broker
+  // A keeper that this process has started.
+  pid_t child_ = -1;
+  // By name: the stored entries.
+  std::map<std::string, KeptEntry> entries_;
+  // Of these, the entries for which the keeper stays without a broker.
+  std::set<std::string> lasting_;
   boost::asio::steady_timer retry_;
   unsigned failures_ = 0;
   Lifetime lifetime_;

@@ -44,7 +44,8 @@ class Adoption {
 
   const Parts parts_;
   std::vector<Found> sessions_;
-  std::vector<KeptSession> places_;  // waiting sessions
+  // Waiting sessions.
+  std::vector<KeptSession> places_;
   std::vector<KeptEntry> shares_, totals_, others_;
   std::vector<ServerDevice> devices_before_;
   uint64_t last_number_ = 0;

@@ -21,8 +21,10 @@ namespace gpuwire::server {
 
 // How long a session stays without a connection.
 struct SessionGraces {
-  std::chrono::milliseconds resume{0};   // 0: it ends with its connection
-  std::chrono::milliseconds hang_up{0};  // where the client has closed the connection
+  // 0: it ends with its connection.
+  std::chrono::milliseconds resume{0};
+  // Where the client has closed the connection.
+  std::chrono::milliseconds hang_up{0};
 };
 
 // The parts of the broker that a session uses.
@@ -32,14 +34,19 @@ struct SessionDeps {
   Admission& admission;
   const std::vector<SessionAttachments*>& parts;
   std::function<WorkerPool&(const SessionRecord&)> pool_for;
-  uint32_t begin_ms;  // from the grant until the client has begun the session
+  // From the grant until the client has begun the session.
+  uint32_t begin_ms;
   // The session is over. Must not destroy it before the call that led here returns.
   std::function<void(scheduler::SessionId)> over;
-  EntryStore* keeping = nullptr;           // null: nothing outlives the broker
-  std::vector<ServerDevice> devices = {};  // the server's, when they are known
+  // Null: nothing outlives the broker.
+  EntryStore* keeping = nullptr;
+  // The server's, when they are known.
+  std::vector<ServerDevice> devices = {};
   SessionGraces graces{};
-  std::optional<unsigned> lanes_max;         // as in SessionSpec; without it the usual number for the connection
-  const TenantDirectory* tenants = nullptr;  // their settings bound the session's times; null: no bounds
+  // As in SessionSpec; without it the usual number for the connection.
+  std::optional<unsigned> lanes_max;
+  // Their settings bound the session's times; null: no bounds.
+  const TenantDirectory* tenants = nullptr;
 };
 
 // Sends an answer to the session's client: its place at first and after each change, then the grant or the refusal,
@@ -98,7 +105,8 @@ class BrokerSession {
   struct Details {
     RefusalCause refusal = RefusalCause::internal;
     uint32_t end_cause = SessionEvent::kDied;
-    std::string text;  // the reason; or the client's description of itself
+    // The reason; or the client's description of itself.
+    std::string text;
     std::chrono::milliseconds grace{0};
     StopKind stop = StopKind::ended;
   };
@@ -114,7 +122,8 @@ class BrokerSession {
   void grant();
   // Starts the timer within which the client has to begin the session.
   void limit_begin();
-  const Tenant* tenant(const SessionRecord& session) const;  // null: not known
+  // Null: not known.
+  const Tenant* tenant(const SessionRecord& session) const;
   void give();
   void allow_graces(const SessionRecord& session);
   // Handles a worker's message about the client's connection. Returns false for any other message.
@@ -136,17 +145,25 @@ class BrokerSession {
   const scheduler::SessionId number_;
   const SessionDeps& around_;
   const unsigned gpus_;
-  uint64_t round_ = 0;    // while queued: of its tenant's turns
-  SessionAnswer answer_;  // empty: no client is there, or it has its final answer
+  // While queued: of its tenant's turns.
+  uint64_t round_ = 0;
+  // Empty: no client is there, or it has its final answer.
+  SessionAnswer answer_;
   SessionPhase phase_ = SessionPhase::queued;
   bool wanted_worker_ = false;
-  unsigned workers_lost_ = 0;     // workers that died before they had the client
-  std::optional<Client> client_;  // set while the client waits for a worker
-  StopOrder stop_;                // its reason is not empty if the session has to end as soon as its client can be told
+  // Workers that died before they had the client.
+  unsigned workers_lost_ = 0;
+  // Set while the client waits for a worker.
+  std::optional<Client> client_;
+  // Its reason is not empty if the session has to end as soon as its client can be told.
+  StopOrder stop_;
   SessionSpec spec_;
-  ipc::SessionDescriptors descriptors_;  // from the parts, until the worker has them
-  std::string entry_;                    // the name of the session's entry with the keeper; empty: none
-  size_t attached_ = 0;                  // the number of attached parts
+  // From the parts, until the worker has them.
+  ipc::SessionDescriptors descriptors_;
+  // The name of the session's entry with the keeper; empty: none.
+  std::string entry_;
+  // The number of attached parts.
+  size_t attached_ = 0;
   boost::asio::steady_timer overdue_timer_;
   Lifetime lifetime_;
 };

@@ -40,7 +40,8 @@ class EndedSessions {
   void drop_oldest(const std::string& tenant);
 
   const Limits limits_;
-  std::map<std::string, std::deque<Ended>> tenants_;  // each list oldest first, none empty
+  // Each list oldest first, none empty.
+  std::map<std::string, std::deque<Ended>> tenants_;
   size_t size_ = 0;
 };
 

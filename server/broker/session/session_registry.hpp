@@ -48,32 +48,50 @@ const char* name_of(RefusalCause cause);
 
 struct SessionRecord {
   scheduler::SessionId number{};
-  std::array<uint8_t, 16> wire_id{};  // random; the client's name for the session
+  // Random; the client's name for the session.
+  std::array<uint8_t, 16> wire_id{};
   std::string tenant;
-  std::string user;  // of the tenant; empty: no particular one
+  // Of the tenant; empty: no particular one.
+  std::string user;
   scheduler::TenantId tenant_id{};
   scheduler::ServiceClass service_class = scheduler::ServiceClass::batch;
-  std::vector<scheduler::DeviceIndex> devices;  // empty while it waits; of a management session: those that it sees
-  uint64_t memory_bytes = 0;                    // the client's request for each device
-  std::string peer;                             // "127.0.0.1:4711", "unix, user anna"
-  std::string security;    // "tls certificate", "tls token", "token", "unix"; without an identity "tls", "plain"
-  std::string credential;  // the certificate's serial, or the token's id; or empty
+  // Empty while it waits; of a management session: those that it sees.
+  std::vector<scheduler::DeviceIndex> devices;
+  // The client's request for each device.
+  uint64_t memory_bytes = 0;
+  // "127.0.0.1:4711", "unix, user anna".
+  std::string peer;
+  // "tls certificate", "tls token", "token", "unix"; without an identity "tls", "plain".
+  std::string security;
+  // The certificate's serial, or the token's id; or empty.
+  std::string credential;
   std::string program, host;
   uint32_t client_pid = 0;
-  std::string gpu_type;            // a part of the name that its GPUs must have (wire::is_of_type); empty: any
-  pid_t worker_pid = 0;            // 0: none yet
-  bool management = false;         // asks NVML, takes no GPU
-  bool waited_for_worker = false;  // no worker was ready when it had its GPUs
+  // A part of the name that its GPUs must have (wire::is_of_type); empty: any.
+  std::string gpu_type;
+  // 0: none yet.
+  pid_t worker_pid = 0;
+  // Asks NVML, takes no GPU.
+  bool management = false;
+  // No worker was ready when it had its GPUs.
+  bool waited_for_worker = false;
   SessionState state = SessionState::queued;
-  size_t place = 0, waiting = 0;  // in the queue; place counts from 1, 0: not in it
-  std::string why;                // the reason of its wait
+  // In the queue; place counts from 1, 0: not in it.
+  size_t place = 0, waiting = 0;
+  // The reason of its wait.
+  std::string why;
   std::chrono::system_clock::time_point arrived, begun;
-  std::chrono::system_clock::time_point detached_until;  // while it is detached
+  // While it is detached.
+  std::chrono::system_clock::time_point detached_until;
   SuspensionState suspension = SuspensionState::none;
-  uint64_t suspended_bytes = 0;                           // of device memory; 0: not with the host
-  std::chrono::system_clock::time_point suspended_since;  // with suspended_bytes or suspension
-  EventBudget losses, refused_resumptions;                // for the worker's reports about connections
-  bool loss_notified = false;                             // the loss that detached it was notified
+  // Of device memory; 0: not with the host.
+  uint64_t suspended_bytes = 0;
+  // With suspended_bytes or suspension.
+  std::chrono::system_clock::time_point suspended_since;
+  // For the worker's reports about connections.
+  EventBudget losses, refused_resumptions;
+  // The loss that detached it was notified.
+  bool loss_notified = false;
 };
 
 // "session 17 from 10.0.0.7:4711", for logs.
@@ -95,11 +113,13 @@ struct SessionEvent {
     refused
   };
   Kind kind;
-  const SessionRecord& session;  // valid during the call
+  // Valid during the call.
+  const SessionRecord& session;
   // admitted: the last reason of its wait, if it waited; begun: the client's description of itself; warned: the
   // warning; suspended: for whom; detached, resume_refused, ended, refused: the reason
   std::string text;
-  RefusalCause refusal = RefusalCause::internal;  // refused
+  // Refused.
+  RefusalCause refusal = RefusalCause::internal;
   // ended: the worker's EndCause; kDied: its process ended without a message and without an order
   uint32_t end_cause = 0;
   static constexpr uint32_t kDied = UINT32_MAX;

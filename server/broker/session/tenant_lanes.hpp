@@ -30,7 +30,8 @@ class TenantLanes final : public SessionAttachments {
     std::string tenant;
     unsigned lanes;
   };
-  std::map<scheduler::SessionId, Held> sessions_;  // the sessions with lanes
+  // The sessions with lanes.
+  std::map<scheduler::SessionId, Held> sessions_;
 };
 
 }  // namespace gpuwire::server

@@ -50,7 +50,8 @@ class ChildOutput {
   void end_line();
   void close();
 
-  boost::asio::posix::stream_descriptor pipe_;  // closed: nothing is read any more
+  // Closed: nothing is read any more.
+  boost::asio::posix::stream_descriptor pipe_;
   const Sink sink_;
   std::string line_;
   unsigned lines_ = 0;

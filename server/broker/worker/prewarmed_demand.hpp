@@ -22,8 +22,10 @@ class PrewarmedDemand {
   using Time = std::chrono::steady_clock::time_point;
   using Duration = std::chrono::steady_clock::duration;
   struct Limits {
-    unsigned least = 1;  // 0: none are prewarmed
-    unsigned most = 1;   // at least `least` applies
+    // 0: none are prewarmed.
+    unsigned least = 1;
+    // At least `least` applies.
+    unsigned most = 1;
   };
 
   PrewarmedDemand() : PrewarmedDemand(Limits{}) {}
@@ -48,8 +50,10 @@ class PrewarmedDemand {
   Limits limits_;
   Duration start_{std::chrono::milliseconds(kPrewarmedStartMinMs)};
   bool measured_ = false;
-  std::deque<Time> came_;                     // the last `most` sessions
-  std::vector<std::optional<Time>> reached_;  // [n]: the last time at which n + 1 sessions had come within the window
+  // The last `most` sessions.
+  std::deque<Time> came_;
+  // [n]: the last time at which n + 1 sessions had come within the window.
+  std::vector<std::optional<Time>> reached_;
 };
 
 }  // namespace gpuwire::server

@@ -32,23 +32,31 @@ class WorkerPool {
  public:
   using SessionId = scheduler::SessionId;
   struct Events {
-    std::function<void(const Inventory&)> ready;              // a worker has become ready; its inventory
-    std::function<void(const std::string& reason)> hopeless;  // kStartAttemptsMax starts in a row have failed
-    std::function<void(SessionId, pid_t worker)> reserved;    // a worker waits for the session's client
-    std::function<void(SessionId, RefusalCause cause, const std::string& reason)> refused;  // no worker can be started
+    // A worker has become ready; its inventory.
+    std::function<void(const Inventory&)> ready;
+    // kStartAttemptsMax starts in a row have failed.
+    std::function<void(const std::string& reason)> hopeless;
+    // A worker waits for the session's client.
+    std::function<void(SessionId, pid_t worker)> reserved;
+    // No worker can be started.
+    std::function<void(SessionId, RefusalCause cause, const std::string& reason)> refused;
     std::function<void(SessionId, const std::string& client)> begun;
     // The session has waited long for a worker to start: its place among the pool's waiting sessions, counted from 1.
     std::function<void(SessionId, size_t place, size_t waiting)> starting = {};
-    std::function<void(SessionId, ipc::Message& message)> on_message;  // a message that the pool does not handle
-    std::function<void(SessionId, uint32_t cause, const std::string& why)>
-        over;                    // the process has ended; cause as in SessionEvent
-    std::function<void()> idle;  // idle() may be true now
+    // A message that the pool does not handle.
+    std::function<void(SessionId, ipc::Message& message)> on_message;
+    // The process has ended; cause as in SessionEvent.
+    std::function<void(SessionId, uint32_t cause, const std::string& why)> over;
+    // idle() may be true now.
+    std::function<void()> idle;
     // Processes have ended, with all their effects done; over() follows for each that served a session.
     std::function<void()> reaped = {};
     // The worker is about to get the session's client by this message; it may be another worker than the reserved one.
     std::function<void(SessionId, WorkerProcess&, const ipc::Serve& client)> serving = {};
-    std::function<void()> starts_changed = {};  // the pool's requests to `starts`, or the counted starts, have changed
-    std::function<void()> wanted = {};          // a session wants a worker
+    // The pool's requests to `starts`, or the counted starts, have changed.
+    std::function<void()> starts_changed = {};
+    // A session wants a worker.
+    std::function<void()> wanted = {};
     // the time that a worker took to become ready
     std::function<void(std::chrono::steady_clock::duration)> started = {};
   };
@@ -108,8 +116,10 @@ class WorkerPool {
     SessionId session{};
     std::string label, tenant;
     WorkerWait wait;
-    std::optional<ipc::Serve> client;  // set if its worker died before it could read the client
-    StopOrder stop;                    // if its reason is not empty, the next worker is told to end the session at once
+    // Set if its worker died before it could read the client.
+    std::optional<ipc::Serve> client;
+    // If its reason is not empty, the next worker is told to end the session at once.
+    StopOrder stop;
   };
   void wish();
   void trim();
@@ -144,15 +154,19 @@ class WorkerPool {
   boost::asio::signal_set children_;
   boost::asio::steady_timer retry_timer_;
   boost::asio::steady_timer late_timer_;
-  DescriptorCloser closer_;  // closes descriptors that workers must not send; outlives the workers
+  // Closes descriptors that workers must not send; outlives the workers.
+  DescriptorCloser closer_;
   std::list<std::unique_ptr<WorkerProcess>> workers_;
-  std::list<Waiting> waiting_;  // oldest first; bounded by Admission::Limits
+  // Oldest first; bounded by Admission::Limits.
+  std::list<Waiting> waiting_;
   ShareTable& shares_;
   UnreadDescriptors& unread_;
   WorkerStarts& starts_;
   const WorkerStarts::Pool number_;
-  EntryStore* const keeping_;  // null: nothing outlives the broker
-  unsigned failures_ = 0;      // failed starts in a row
+  // Null: nothing outlives the broker.
+  EntryStore* const keeping_;
+  // Failed starts in a row.
+  unsigned failures_ = 0;
   bool retrying_ = false;
   bool matching_ = false, match_again_ = false;
   bool closed_ = false;

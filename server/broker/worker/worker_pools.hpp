@@ -85,9 +85,11 @@ class WorkerPools final : public PrewarmedContexts {
   ShareTable shares_{share_limits(descriptor_limit())};
   UnreadDescriptors unread_;
   std::vector<DeviceSet> ready_sets_;
-  size_t devices_ = 0;  // 0: not known yet
+  // 0: not known yet.
+  size_t devices_ = 0;
   WorkerStarts starts_;
-  boost::asio::steady_timer poll_timer_;  // at next_poll()
+  // At next_poll().
+  boost::asio::steady_timer poll_timer_;
   bool starting_later_ = false;
   WorkerStarts::Pool last_number_ = 0;
   struct Numbered {
@@ -97,14 +99,16 @@ class WorkerPools final : public PrewarmedContexts {
   };
   std::map<Kind, Numbered> pools_;
   PrewarmedMemory* memory_ = nullptr;
-  std::map<scheduler::DeviceIndex, size_t> notified_;  // contexts, as last reported to the memory
+  // Contexts, as last reported to the memory.
+  std::map<scheduler::DeviceIndex, size_t> notified_;
   // A bound on a device's prewarmed workers for a while, because their memory was requested.
   struct Rest {
     size_t contexts = 0;
     Time until;
   };
   std::map<scheduler::DeviceIndex, Rest> rests_;
-  std::string closed_;  // the reason; empty: open
+  // The reason; empty: open.
+  std::string closed_;
   Lifetime lifetime_;
 };
 

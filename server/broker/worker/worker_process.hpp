@@ -24,9 +24,12 @@ namespace gpuwire::server {
 
 struct WorkerCommand {
   std::string program;
-  std::vector<std::string> arguments;                            // without the program's name
-  std::vector<std::pair<std::string, std::string>> environment;  // beside, or in place of, the broker's own variables
-  WorkerUsers* users = nullptr;  // outlives the workers; null: their real user is the broker's
+  // Without the program's name.
+  std::vector<std::string> arguments;
+  // Beside, or in place of, the broker's own variables.
+  std::vector<std::pair<std::string, std::string>> environment;
+  // Outlives the workers; null: their real user is the broker's.
+  WorkerUsers* users = nullptr;
 };
 
 // A WorkerProcess owns its process, which this program or an earlier broker has started. The destructor kills the
@@ -36,12 +39,14 @@ class WorkerProcess {
  public:
   // The handlers must not destroy the WorkerProcess.
   struct Events {
-    std::function<void(WorkerProcess&, ipc::Message)> on_message;  // a message arrived
+    // A message arrived.
+    std::function<void(WorkerProcess&, ipc::Message)> on_message;
     // Its messages are not trusted or read any more; `what` is its violation, as EventChannel::Events::over has it.
     std::function<void(WorkerProcess&, const std::string& what)> distrusted;
     // The worker has sent a descriptor that must not be closed on this thread (ipc::Channel::only_shareable).
     std::function<void(OwnedDescriptor)> unwelcome = {};
-    std::function<void()> gone = {};  // an adopted process has ended; SIGCHLD reports children
+    // An adopted process has ended; SIGCHLD reports children.
+    std::function<void()> gone = {};
   };
 
   // The error names the program and the cause: no process, or no room to watch one.
@@ -78,27 +83,37 @@ class WorkerProcess {
   enum class State : uint8_t { starting, ready, reserved, serving, ending };
   State state = State::starting;
   std::chrono::steady_clock::time_point start_began;
-  scheduler::SessionId session{};     // while reserved or serving
-  std::string tenant;                 // of that session
-  std::string label;                  // "session 0123abcd from 127.0.0.1:4711", for logs
-  std::string reason;                 // its own report of its end
-  std::string stop_reason;            // the reason of the order to end the session
-  uint64_t notes = 0;                 // the number of notes that it sent
-  bool begun = false;                 // its client has begun the session, as it said
-  std::optional<EndCause> end_cause;  // as it reported
+  // While reserved or serving.
+  scheduler::SessionId session{};
+  // Of that session.
+  std::string tenant;
+  // "session 0123abcd from 127.0.0.1:4711", for logs.
+  std::string label;
+  // Its own report of its end.
+  std::string reason;
+  // The reason of the order to end the session.
+  std::string stop_reason;
+  // The number of notes that it sent.
+  uint64_t notes = 0;
+  // Its client has begun the session, as it said.
+  bool begun = false;
+  // As it reported.
+  std::optional<EndCause> end_cause;
 
  private:
   WorkerProcess(boost::asio::io_context& io, OwnedDescriptor descriptor, OwnedDescriptor process, pid_t pid, bool child,
                 OwnedDescriptor output, Events events);
   void kill();
 
-  pid_t pid_;  // below 0: it has been reaped, or let go
+  // Below 0: it has been reaped, or let go.
+  pid_t pid_;
   const bool child_;
   bool let_go_ = false;
   const Events events_;
   ipc::EventChannel channel_;
   std::optional<WorkerUsers::Loan> user_;
-  std::optional<ChildOutput> output_;  // of a child; an adopted process's output ended with its first broker
+  // Of a child; an adopted process's output ended with its first broker.
+  std::optional<ChildOutput> output_;
   boost::asio::posix::stream_descriptor process_;
   boost::asio::steady_timer kill_timer_;
   Lifetime lifetime_;

@@ -80,10 +80,12 @@ class WorkerStarts {
   static Iterator least_recent(Iterator begin, Iterator end, const Turns& turns);
 
   Limits limits_;
-  std::list<Waiting> waiting_;  // in the order of arrival; bounded by the admission
+  // In the order of arrival; bounded by the admission.
+  std::list<Waiting> waiting_;
   std::vector<Start> starts_;
   std::map<Pool, Wish> wishes_;
-  Turns turns_;  // of tenants that were served while any session waited: the higher, the later
+  // Of tenants that were served while any session waited: the higher, the later.
+  Turns turns_;
   uint64_t last_turn_ = 0;
 };
 

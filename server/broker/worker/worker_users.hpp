@@ -52,8 +52,10 @@ class WorkerUsers {
   void give_back(uid_t user);
 
   const UserRange range_;
-  std::set<uid_t> others_;             // users of processes at the start, and not adopted since
-  std::map<uid_t, unsigned> workers_;  // the number of workers of each user, never 0
+  // Users of processes at the start, and not adopted since.
+  std::set<uid_t> others_;
+  // The number of workers of each user, never 0.
+  std::map<uid_t, unsigned> workers_;
 };
 
 // The largest range of subordinate users that the file gives to the user, who may be listed by number, too (subuid(5)).

@@ -24,9 +24,12 @@ inline constexpr uint64_t kChunkMemoryUsual = uint64_t{4} << 30;
 class TenantChunks final : public SessionAttachments, public MetricsSource {
  public:
   struct Settings {
-    std::filesystem::path directory;  // of the disk's files
-    EntryStore* keeping = nullptr;    // outlives this object; null: nothing outlives the broker
-    uint64_t host_bytes = 0;          // host memory of a tenant whose configuration says nothing; 0: no bound
+    // Of the disk's files.
+    std::filesystem::path directory;
+    // Outlives this object; null: nothing outlives the broker.
+    EntryStore* keeping = nullptr;
+    // Host memory of a tenant whose configuration says nothing; 0: no bound.
+    uint64_t host_bytes = 0;
     // Charges this much of the tenant's host memory for its store. Called when the store first has data.
     std::function<void(scheduler::TenantId, uint64_t)> charge = [](scheduler::TenantId, uint64_t) {};
   };
@@ -50,13 +53,18 @@ class TenantChunks final : public SessionAttachments, public MetricsSource {
     Sessions users;
   };
   struct Store {
-    std::string name;                           // the tenant's
-    uint64_t memory_bytes = 0, disk_bytes = 0;  // the bounds
+    // The tenant's.
+    std::string name;
+    // The bounds.
+    uint64_t memory_bytes = 0, disk_bytes = 0;
     OwnedDescriptor memory, disk;
     bool charged = false;
-    uint64_t charge_notified = 0;    // all that the tenant is charged
-    Sessions users;                  // of `memory`
-    std::vector<Replaced> replaced;  // those that were charged
+    // All that the tenant is charged.
+    uint64_t charge_notified = 0;
+    // Of `memory`.
+    Sessions users;
+    // Those that were charged.
+    std::vector<Replaced> replaced;
   };
   void make_memory(Store& store);
   void make_disk(Store& store);
@@ -68,7 +76,8 @@ class TenantChunks final : public SessionAttachments, public MetricsSource {
 
   const Settings settings_;
   std::map<scheduler::TenantId, Store> stores_;
-  bool adopting_ = false;  // sessions of an earlier broker are still to come
+  // Sessions of an earlier broker are still to come.
+  bool adopting_ = false;
 };
 
 }  // namespace gpuwire::server

@@ -27,8 +27,10 @@ size_t keep_those_that_end_first(std::vector<CertificateMetrics>& figures);
 class ExpiryWatch {
  public:
   struct Sources {
-    std::function<std::filesystem::path()> directory;       // of the identity; empty: there is none
-    std::function<bool(const std::string& tenant)> serves;  // whether the server knows this tenant now
+    // Of the identity; empty: there is none.
+    std::function<std::filesystem::path()> directory;
+    // Whether the server knows this tenant now.
+    std::function<bool(const std::string& tenant)> serves;
     std::function<WallTime()> now = std::chrono::system_clock::now;
     std::function<std::filesystem::path()> page = [] { return std::filesystem::path(); };  // web_certificate; or empty
   };
@@ -51,9 +53,12 @@ class ExpiryWatch {
   const Sources sources_;
   std::vector<CertificateMetrics> figures_;
   size_t left_out_ = 0;
-  std::filesystem::file_time_type polled_at_{};  // the folder's time of change at the last check
-  std::string failure_;                          // of the last check; a different error is logged
-  std::map<std::string, WallTime> logged_;       // by credential: the time of its last log line
+  // The folder's time of change at the last check.
+  std::filesystem::file_time_type polled_at_{};
+  // Of the last check; a different error is logged.
+  std::string failure_;
+  // By credential: the time of its last log line.
+  std::map<std::string, WallTime> logged_;
   boost::asio::steady_timer timer_;
   Lifetime lifetime_;
 };

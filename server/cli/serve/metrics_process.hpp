@@ -39,7 +39,8 @@ class MetricsProcess {
 
   const std::string program_;
   const std::vector<std::string> arguments_;
-  boost::asio::posix::stream_descriptor process_;  // a pidfd
+  // A pidfd.
+  boost::asio::posix::stream_descriptor process_;
   boost::asio::steady_timer again_timer_;
   pid_t pid_ = -1;
   uint32_t delay_ms_ = kMetricsRestartMinMs;

@@ -22,7 +22,8 @@ namespace gpuwire::server {
 
 struct PageFiles {
   std::filesystem::path certificate, key;
-  std::filesystem::path authority;  // of tenants' certificates; empty: visitors are not asked for one
+  // Of tenants' certificates; empty: visitors are not asked for one.
+  std::filesystem::path authority;
 };
 
 // Precondition: the configuration has a web_certificate.
@@ -62,7 +63,8 @@ class PageCertificate {
   const std::function<void()> renewed_;
   OpenPageFiles open_;
   Stamps read_{};
-  boost::asio::posix::stream_descriptor changes_;  // inotify
+  // Inotify.
+  boost::asio::posix::stream_descriptor changes_;
   Lifetime lifetime_;
 };
 

@@ -241,10 +241,9 @@ int serve(const ServeOptions& options) {
                      .configuration = *configuration,
                      .keeping = keeping->get()});
   const uint64_t host_bytes = machine_bytes() / kHostPartOfMachine;
-  BrokerLedger ledger(io, broker.sessions(),
-                      {.spare_workers = options.prewarmed_workers,
-                       .keeping = keeping->get(),
-                       .host_bytes = host_bytes});
+  BrokerLedger ledger(
+      io, broker.sessions(),
+      {.spare_workers = options.prewarmed_workers, .keeping = keeping->get(), .host_bytes = host_bytes});
   broker.sessions().add_part(ledger);
   ledger.set_prewarmed(broker.workers());
   broker.workers().set_memory(ledger);

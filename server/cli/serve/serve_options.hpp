@@ -16,7 +16,8 @@ class CommandLine;
 namespace gpuwire::server {
 
 struct ServeOptions {
-  std::string config_file;  // empty: the open tenant on loopback
+  // Empty: the open tenant on loopback.
+  std::string config_file;
   bool check_config = false;
   ConfigurationOverrides overrides;
   std::string device = "auto";

@@ -32,8 +32,10 @@ class ServiceManager {
   void notify(const std::string& state) const;
   void feed_watchdog();
 
-  std::string socket_;                    // empty: nobody listens
-  std::chrono::microseconds interval_{};  // between two watchdog notifications; 0: the manager wants none
+  // Empty: nobody listens.
+  std::string socket_;
+  // Between two watchdog notifications; 0: the manager wants none.
+  std::chrono::microseconds interval_{};
   bool stopping_ = false;
   boost::asio::steady_timer watchdog_;
   boost::asio::signal_set signals_;

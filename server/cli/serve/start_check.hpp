@@ -9,8 +9,10 @@
 namespace gpuwire::server {
 
 struct StartFindings {
-  ConfigurationErrors errors;    // a start would end with them
-  ConfigurationErrors warnings;  // the server would start without the feature
+  // A start would end with them.
+  ConfigurationErrors errors;
+  // The server would start without the feature.
+  ConfigurationErrors warnings;
 };
 
 // Finds unavailable addresses (a running gpuwire server may use them), files that cannot be opened, folders that are

@@ -66,16 +66,20 @@ class WebProcess {
   const Listening listening_;
   const Answers answers_;
   const PageCertificate* const certificate_;
-  boost::asio::posix::stream_descriptor process_;  // a pidfd
+  // A pidfd.
+  boost::asio::posix::stream_descriptor process_;
   boost::asio::steady_timer again_timer_;
   std::unique_ptr<WebChannel> channel_;
-  std::unique_ptr<WebChannel> front_channel_;  // null: no TLS, or its process has ended
+  // Null: no TLS, or its process has ended.
+  std::unique_ptr<WebChannel> front_channel_;
   std::unique_ptr<ChildOutput> output_;
   pid_t pid_ = -1;
-  int status_ = 0;  // of the process that has ended last
+  // Of the process that has ended last.
+  int status_ = 0;
   std::chrono::steady_clock::time_point started_;
   uint32_t delay_ms_ = kWebRestartMinMs;
-  bool renewing_ = false;  // the process was ended for another with the new certificate
+  // The process was ended for another with the new certificate.
+  bool renewing_ = false;
   Lifetime lifetime_;
 };
 

@@ -14,14 +14,17 @@ inline constexpr size_t kUsageLineBytesMax = 16 << 10;
 inline constexpr size_t kEndedGpusMax = 64;
 
 struct EndedLine {
-  std::string time;    // "2026-11-23T17:00:00.000Z"; has at least its first ten characters
-  std::string tenant;  // not empty
+  // "2026-11-23T17:00:00.000Z"; has at least its first ten characters.
+  std::string time;
+  // Not empty.
+  std::string tenant;
   std::string user;
   uint64_t session = 0;
   std::string program, host, cause;
   double session_s = 0, gpu_s = 0;
   uint64_t peak_memory_bytes = 0, bytes_in = 0, bytes_out = 0;
-  std::vector<unsigned> gpus;  // kEndedGpusMax at most
+  // kEndedGpusMax at most.
+  std::vector<unsigned> gpus;
 };
 // Returns the line's values; missing and negative numbers are 0. Nothing: the line is no `ended` line of a session that
 // may use GPUs, or is malformed.
@@ -30,7 +33,8 @@ std::optional<EndedLine> read_ended_line(std::string_view line);
 struct WaitLine {
   uint64_t session = 0;
   double waited_s = 0;
-  std::string waited_for;  // not empty
+  // Not empty.
+  std::string waited_for;
 };
 // Nothing: the line is no `admitted` line of a session that has waited, or is malformed.
 std::optional<WaitLine> read_wait_line(std::string_view line);

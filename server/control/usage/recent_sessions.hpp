@@ -18,11 +18,13 @@ inline constexpr size_t kRecentWaitsMax = 4096;     // of sessions that have not
 struct EndedSession {
   uint64_t session = 0;
   std::string tenant, user, program, host;
-  std::string cause;  // as in the audit log
+  // As in the audit log.
+  std::string cause;
   std::vector<unsigned> gpus;
   double begun_unix_s = 0, ended_unix_s = 0, gpu_s = 0;
   double waited_s = 0;
-  std::string waited_for;  // the last reason; empty: it has not waited
+  // The last reason; empty: it has not waited.
+  std::string waited_for;
 };
 
 // A value; no locks.
@@ -40,8 +42,10 @@ class RecentSessions {
   };
   void make_room_for(const std::string& tenant);
 
-  std::map<std::string, std::deque<EndedSession>> ended_;  // by tenant, in the order of the lines
-  std::map<uint64_t, Wait> waits_;                         // by session
+  // By tenant, in the order of the lines.
+  std::map<std::string, std::deque<EndedSession>> ended_;
+  // By session.
+  std::map<uint64_t, Wait> waits_;
 };
 
 }  // namespace gpuwire::server

@@ -16,17 +16,22 @@ inline constexpr size_t kUsageDaysMax = 366 * 256;  // of all tenants and users 
 
 struct Usage {
   uint64_t sessions = 0;
-  double gpu_s = 0;                // charged
-  double session_s = 0;            // from the sessions' beginnings to their ends
-  uint64_t peak_memory_bytes = 0;  // the maximum over sessions, each summed over its GPUs
+  // Charged.
+  double gpu_s = 0;
+  // From the sessions' beginnings to their ends.
+  double session_s = 0;
+  // The maximum over sessions, each summed over its GPUs.
+  uint64_t peak_memory_bytes = 0;
   uint64_t bytes_in = 0, bytes_out = 0;
 };
 
 // The owner and the day of a row.
 struct UsageKey {
-  std::string day;  // "2026-11-23"
+  // "2026-11-23".
+  std::string day;
   std::string tenant;
-  std::string user;  // the user of the tenant; empty: no particular user, or all of them
+  // The user of the tenant; empty: no particular user, or all of them.
+  std::string user;
   auto operator<=>(const UsageKey&) const = default;
 };
 using UsageRows = std::vector<std::pair<UsageKey, Usage>>;

@@ -37,8 +37,10 @@ class UseHistory {
   GpuUse since(double since_unix_s) const;
 
  private:
-  std::map<int64_t, GpuUse> hours_;  // by hours since 1970
-  size_t entries_ = 0;               // in all hours together
+  // By hours since 1970.
+  std::map<int64_t, GpuUse> hours_;
+  // In all hours together.
+  size_t entries_ = 0;
 };
 
 }  // namespace gpuwire::server

@@ -18,11 +18,14 @@ class TextTable {
   struct Column {
     std::string heading;
     Align align = Align::left;
-    size_t columns_max = 40;   // wider cells are cut if lines() has a width
-    unsigned dispensable = 0;  // 0: always shown; without room, the highest is left out first
+    // Wider cells are cut if lines() has a width.
+    size_t columns_max = 40;
+    // 0: always shown; without room, the highest is left out first.
+    unsigned dispensable = 0;
     // not 0: the column is narrowed to this before columns with dispensable <= 2 are left out
     size_t columns_min = 0;
-    bool grows = false;  // takes the remaining room, up to its widest cell
+    // Takes the remaining room, up to its widest cell.
+    bool grows = false;
   };
   explicit TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
 

@@ -16,9 +16,12 @@
 namespace gpuwire::server {
 
 struct WebVisitor {
-  std::string tenant;      // empty: an administrator
-  std::string credential;  // the token's id, or the certificate's serial
-  std::string user = {};   // the tenant's user of the credential; empty: no particular one
+  // Empty: an administrator.
+  std::string tenant;
+  // The token's id, or the certificate's serial.
+  std::string credential;
+  // The tenant's user of the credential; empty: no particular one.
+  std::string user = {};
   bool administrator() const { return tenant.empty(); }
   bool operator==(const WebVisitor&) const = default;
 };
@@ -74,9 +77,12 @@ class SignIns {
 
   const WebCredentials credentials_;
   const Clock clock_;
-  std::map<TokenHash, SignIn> sign_ins_;  // by the hash of the ticket
-  std::map<TokenHash, Time> codes_;       // the time of each code's creation
-  std::map<TokenHash, Grant> grants_;     // by the hash of the grant
+  // By the hash of the ticket.
+  std::map<TokenHash, SignIn> sign_ins_;
+  // The time of each code's creation.
+  std::map<TokenHash, Time> codes_;
+  // By the hash of the grant.
+  std::map<TokenHash, Grant> grants_;
 };
 
 }  // namespace gpuwire::server

@@ -24,28 +24,37 @@ inline constexpr uint64_t kPageBytesMax = uint64_t{1} << 48;
 // The column of a device of the server, or of its host memory. In bytes.
 struct PageColumn {
   // Written by the broker.
-  std::atomic<uint64_t> allowance;      // the sessions' memory (held_by_all) never exceeds it
-  std::atomic<uint64_t> limit;          // the tenant's; the allowance may be raised up to it
-  std::atomic<uint64_t> reach;          // the value up to which the allowance could be raised now; a hint
-  std::atomic<uint64_t> context_bytes;  // the memory of a context itself
+  // The sessions' memory (held_by_all) never exceeds it.
+  std::atomic<uint64_t> allowance;
+  // The tenant's; the allowance may be raised up to it.
+  std::atomic<uint64_t> limit;
+  // The value up to which the allowance could be raised now; a hint.
+  std::atomic<uint64_t> reach;
+  // The memory of a context itself.
+  std::atomic<uint64_t> context_bytes;
   // The reservation of each session, written before its worker knows its slot and until the session ends.
   alignas(64) std::atomic<uint64_t> reserved[kPageSlotsMax];
   // Each word is written by one session's worker; the broker zeroes it when the worker has ended.
   alignas(64) std::atomic<uint64_t> used[kPageSlotsMax];
-  std::atomic<uint64_t> peak[kPageSlotsMax];  // the maximum of `used`
-  std::atomic<uint64_t>
-      shared[kPageSlotsMax];  // of `used`: memory that other sessions may hold beyond the session's end
+  // The maximum of `used`.
+  std::atomic<uint64_t> peak[kPageSlotsMax];
+  // Of `used`: memory that other sessions may hold beyond the session's end.
+  std::atomic<uint64_t> shared[kPageSlotsMax];
   // The memory of each suspended session that the device does not have; 0: the session is not suspended. Written by the
   // broker.
   alignas(64) std::atomic<uint64_t> away[kPageSlotsMax];
 };
 
 struct PageSlot {
-  std::atomic<uint64_t> session;     // scheduler::SessionId; 0: free. Written by the broker
-  std::atomic<uint32_t> client_pid;  // as reported by the client. Written by the broker
+  // Scheduler::SessionId; 0: free. Written by the broker.
+  std::atomic<uint64_t> session;
+  // As reported by the client. Written by the broker.
+  std::atomic<uint32_t> client_pid;
   // Written by the session's worker.
-  std::atomic<uint32_t> imports;  // 1: has imported memory of another session
-  std::atomic<uint32_t> keeps;    // 1: its client may briefly cache memory that its program has freed
+  // 1: has imported memory of another session.
+  std::atomic<uint32_t> imports;
+  // 1: its client may briefly cache memory that its program has freed.
+  std::atomic<uint32_t> keeps;
   // The time until which the session's client may hold prefetched memory, as page_seconds() counts; 0: it never did.
   // The field uses former padding: a worker of an earlier build leaves it at 0.
   std::atomic<uint32_t> ahead_until_s;
@@ -53,12 +62,14 @@ struct PageSlot {
 static_assert(sizeof(PageSlot) == 24);
 
 struct TenantPage {
-  static constexpr uint64_t kMagic = 0x3165'6761'7074'6e74;  // "tntpage1"
+  // "tntpage1".
+  static constexpr uint64_t kMagic = 0x3165'6761'7074'6e74;
   static constexpr uint32_t kVersion = 4;
   static constexpr const char* kName = "tenant page";
 
   PageHead head;
-  alignas(64) std::atomic<uint32_t> turn;  // 0, or 1 + the slot whose worker is reserving
+  // 0, or 1 + the slot whose worker is reserving.
+  alignas(64) std::atomic<uint32_t> turn;
   // slots from this number on were never used. Written by the broker; never decreases
   alignas(64) std::atomic<uint32_t> slots;
   alignas(64) PageSlot slot[kPageSlotsMax];
@@ -70,7 +81,8 @@ static_assert(sizeof(TenantPage) < 1u << 20);
 // The broker's private state of a tenant's allowances, which the next broker needs: memory that outlives the process,
 // and that no worker ever sees.
 struct AllowancePage {
-  static constexpr uint64_t kMagic = 0x3165'6761'706c'6c61;  // "allpage1"
+  // "allpage1".
+  static constexpr uint64_t kMagic = 0x3165'6761'706c'6c61;
   static constexpr uint32_t kVersion = 1;
   static constexpr const char* kName = "allowances of a tenant";
 

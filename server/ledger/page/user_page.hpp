@@ -13,13 +13,16 @@ namespace gpuwire::server {
 
 // The arrays are indexed by slots of the tenant's page.
 struct UserPage {
-  static constexpr uint64_t kMagic = 0x3165'6761'7072'7375;  // "usrpage1"
+  // "usrpage1".
+  static constexpr uint64_t kMagic = 0x3165'6761'7072'7375;
   static constexpr uint32_t kVersion = 1;
   static constexpr const char* kName = "users of a tenant";
 
   PageHead head;
-  std::atomic<uint64_t> user[kPageSlotsMax];   // user_key() of the session's user; 0: no session, or no particular user
-  std::atomic<uint64_t> limit[kPageSlotsMax];  // this user's limit on each device; 0: only the tenant's limit
+  // user_key() of the session's user; 0: no session, or no particular user.
+  std::atomic<uint64_t> user[kPageSlotsMax];
+  // This user's limit on each device; 0: only the tenant's limit.
+  std::atomic<uint64_t> limit[kPageSlotsMax];
 };
 
 // Returns the key of a user's name, which is the same in every process and after a restart; 0 for an empty name.

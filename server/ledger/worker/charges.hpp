@@ -21,9 +21,12 @@ namespace gpuwire::server {
 struct Held {
   uint32_t column = 0;
   uint64_t bytes = 0;
-  CUcontext context = nullptr;  // null: it belongs to no context
-  uint64_t chunk = 0;           // not 0: the chunk of a small allocation; the chunk is charged instead
-  bool left = false;            // others may hold it: it stays charged when it is freed
+  // Null: it belongs to no context.
+  CUcontext context = nullptr;
+  // Not 0: the chunk of a small allocation; the chunk is charged instead.
+  uint64_t chunk = 0;
+  // Others may hold it: it stays charged when it is freed.
+  bool left = false;
 };
 
 // The driver takes small allocations from chunks of 2 MiB, and releases a chunk when nothing is left in it (measured on
@@ -48,7 +51,8 @@ class ChunkBook {
   struct Column {
     uint64_t chunks = 0, bytes = 0;
   };
-  mutable Mutex mutex_;  // a leaf
+  // A leaf.
+  mutable Mutex mutex_;
   std::unordered_map<uint64_t, Chunk> chunks_ GUARDED_BY(mutex_);
   std::unordered_map<uint32_t, Column> columns_ GUARDED_BY(mutex_);
 };
@@ -81,7 +85,8 @@ class HeldBook {
  private:
   SessionLedger& ledger_;
   ChunkBook* const chunks_;
-  Mutex mutex_;  // taken before the mutex of the chunks
+  // Taken before the mutex of the chunks.
+  Mutex mutex_;
   std::unordered_map<uint64_t, Held> held_ GUARDED_BY(mutex_);
 };
 
@@ -104,14 +109,18 @@ struct LedgerParts {
   LedgerParts(const DriverTable& driver, SessionLedger& ledger, std::vector<uint32_t> columns, bool software);
   ~LedgerParts();
 
-  const DriverTable driver;  // the driver's table without the wrappers
+  // The driver's table without the wrappers.
+  const DriverTable driver;
   SessionLedger& ledger;
-  const std::vector<uint32_t> columns;  // by the driver's index of the device
-  const bool software;                  // the software device takes the requested bytes exactly
+  // By the driver's index of the device.
+  const std::vector<uint32_t> columns;
+  // The software device takes the requested bytes exactly.
+  const bool software;
 
   ChunkBook chunks;
   HeldBook memory, host, arrays, modules, streams;
-  HeldBook module_code;  // the driver's host memory for modules
+  // The driver's host memory for modules.
+  HeldBook module_code;
   std::unique_ptr<PoolCharges> pools;
   std::unique_ptr<VirtualMemoryCharges> virtual_memory;
   std::unique_ptr<ContextCharges> contexts;

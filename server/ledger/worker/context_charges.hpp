@@ -53,12 +53,15 @@ class ContextCharges {
 
  private:
   struct Limit {
-    uint64_t fresh = 0;    // the value of a new context, read once
-    uint64_t charged = 0;  // bytes beyond that
+    // The value of a new context, read once.
+    uint64_t fresh = 0;
+    // Bytes beyond that.
+    uint64_t charged = 0;
   };
   struct Charged {
     CUdevice device = 0;
-    uint64_t bytes = 0;  // of the context itself, and of destroyed streams
+    // Of the context itself, and of destroyed streams.
+    uint64_t bytes = 0;
     uint64_t host_bytes = 0;
     unsigned spare_streams = 0;
     std::map<CUlimit, Limit> limits;
@@ -86,18 +89,23 @@ class ContextCharges {
   Limit* limit_of(CUcontext context, CUdevice device, CUlimit limit) REQUIRES(limits_mutex_);
 
   LedgerParts& parts_;
-  Mutex primaries_mutex_;  // held over a call about a primary context and its charge; taken before all others
-  std::map<CUdevice, CUcontext> primaries_ GUARDED_BY(primaries_mutex_);  // active ones
-  Mutex limits_mutex_;  // held over a call about a limit and its charge; taken before mutex_
+  // Held over a call about a primary context and its charge; taken before all others.
+  Mutex primaries_mutex_;
+  // Active ones.
+  std::map<CUdevice, CUcontext> primaries_ GUARDED_BY(primaries_mutex_);
+  // Held over a call about a limit and its charge; taken before mutex_.
+  Mutex limits_mutex_;
   struct Green {
     CUgreenCtx handle = nullptr;
     CUcontext primary = nullptr;
     CUdevice device = 0;
     uint64_t bytes = 0;
   };
-  mutable Mutex mutex_;  // a leaf
+  // A leaf.
+  mutable Mutex mutex_;
   std::unordered_map<CUcontext, Charged> contexts_ GUARDED_BY(mutex_);
-  std::unordered_map<CUcontext, Green> greens_ GUARDED_BY(mutex_);  // by the context created from it
+  // By the context created from it.
+  std::unordered_map<CUcontext, Green> greens_ GUARDED_BY(mutex_);
 };
 
 }  // namespace gpuwire::server

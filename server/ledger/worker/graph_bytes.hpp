@@ -31,8 +31,10 @@ inline constexpr uint64_t kExecChainDeviceBytes = 116u << 10;
 inline constexpr uint64_t kUnknownParameterBytes = 4096;
 
 struct GraphBytes {
-  uint64_t host = 0;       // the graph
-  uint64_t exec_host = 0;  // an instance of it
+  // The graph.
+  uint64_t host = 0;
+  // An instance of it.
+  uint64_t exec_host = 0;
   // An instance's memory on a device, by context; null: the current context.
   std::map<CUcontext, uint64_t> exec_device;
   // The bytes of its allocation nodes, by device.
@@ -70,7 +72,8 @@ class GraphReader {
 
   const DriverTable& driver_;
   const Bodies bodies_;
-  mutable std::unordered_map<const void*, uint64_t> parameter_bytes_;  // by function or kernel
+  // By function or kernel.
+  mutable std::unordered_map<const void*, uint64_t> parameter_bytes_;
 };
 
 }  // namespace gpuwire::server

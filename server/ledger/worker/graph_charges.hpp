@@ -132,8 +132,10 @@ class GraphCharges {
   // The driver keeps an instance's memory on a device, for the next instance (measured on an H200).
   struct Share {
     uint32_t column = 0;
-    uint64_t needed = 0;   // by the existing instances
-    uint64_t charged = 0;  // the maximum of `needed`
+    // By the existing instances.
+    uint64_t needed = 0;
+    // The maximum of `needed`.
+    uint64_t charged = 0;
   };
   using Devices = std::map<CUcontext, uint64_t>;
 
@@ -207,8 +209,10 @@ class GraphCharges {
   Mutex execs_mutex_;
   std::unordered_map<CUgraphExec, Exec> execs_ GUARDED_BY(execs_mutex_);
   std::map<CUcontext, Share> shares_ GUARDED_BY(execs_mutex_);
-  mutable Mutex graphs_mutex_;                                                              // a leaf
-  std::unordered_map<CUgraphNode, std::vector<CUgraph>> bodies_ GUARDED_BY(graphs_mutex_);  // of conditional nodes
+  // A leaf.
+  mutable Mutex graphs_mutex_;
+  // Of conditional nodes.
+  std::unordered_map<CUgraphNode, std::vector<CUgraph>> bodies_ GUARDED_BY(graphs_mutex_);
   // captures into existing graphs, with the bytes of the graph before
   std::unordered_map<CUstream, uint64_t> captures_into_ GUARDED_BY(graphs_mutex_);
 };

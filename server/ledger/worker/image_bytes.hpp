@@ -21,8 +21,10 @@ std::optional<VariableBytes> image_device_bytes(const void* image);
 
 // The driver's host memory for an image.
 struct HostBytes {
-  uint64_t kept = 0;           // the decompressed contents, until the image is unloaded
-  uint64_t while_loading = 0;  // the total while the driver reads or compiles the image
+  // The decompressed contents, until the image is unloaded.
+  uint64_t kept = 0;
+  // The total while the driver reads or compiles the image.
+  uint64_t while_loading = 0;
 };
 
 // Computes the bytes of the largest entry of a container from the headers, without decompressing. The error: an invalid

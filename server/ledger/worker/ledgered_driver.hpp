@@ -17,7 +17,8 @@ struct LedgerParts;
 class LedgeredDriver {
  public:
   struct Settings {
-    std::vector<uint32_t> columns;  // the page's columns, by the driver's index of the device
+    // The page's columns, by the driver's index of the device.
+    std::vector<uint32_t> columns;
     bool software = false;
   };
   // `driver` and `ledger` outlive this object.

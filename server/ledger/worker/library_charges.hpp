@@ -27,7 +27,8 @@ class LibraryCharges {
   // Calls `unload`.
   template <class Unload>
   CUresult free(CUlibrary library, Unload&& unload) {
-    auto entry = take_out(library);  // the driver may return the same handle to another thread at once
+    // The driver may return the same handle to another thread at once.
+    auto entry = take_out(library);
     CUresult result = unload();
     if (entry && result == CUDA_SUCCESS) freed(entry.mapped());
     if (entry && result != CUDA_SUCCESS) put_back(std::move(entry));
@@ -48,8 +49,10 @@ class LibraryCharges {
  private:
   struct Library {
     VariableBytes bytes;
-    std::map<CUcontext, uint32_t> contexts;  // with the charged column; null: charged before there was a context
-    std::map<uint32_t, uint64_t> managed;    // columns charged with managed variables, which outlive contexts
+    // With the charged column; null: charged before there was a context.
+    std::map<CUcontext, uint32_t> contexts;
+    // Columns charged with managed variables, which outlive contexts.
+    std::map<uint32_t, uint64_t> managed;
     std::vector<CUkernel> kernels;
   };
   using Libraries = std::unordered_map<CUlibrary, Library>;
@@ -60,7 +63,8 @@ class LibraryCharges {
   CUresult use_at(CUlibrary library, const Place& place);
 
   LedgerParts& parts_;
-  Mutex mutex_;  // taken before the ledger's
+  // Taken before the ledger's.
+  Mutex mutex_;
   Libraries libraries_ GUARDED_BY(mutex_);
   std::unordered_map<CUkernel, CUlibrary> kernels_ GUARDED_BY(mutex_);
 };

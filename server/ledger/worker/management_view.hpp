@@ -44,7 +44,8 @@ class ManagementView {
 
   SharedPage<TenantPage> page_;
   SharedPage<UserPage> users_;
-  const uint64_t user_, user_limit_bytes_;  // limit 0: there is none
+  // Limit 0: there is none.
+  const uint64_t user_, user_limit_bytes_;
   std::vector<std::pair<nvmlDevice, uint32_t>> columns_;
   nvml::Table bare_{};
 };

@@ -76,7 +76,8 @@ class PoolCharges {
 
  private:
   struct Pool {
-    Mutex mutex;  // held over a call that allocates, and its charge; taken before the ledger's
+    // Held over a call that allocates, and its charge; taken before the ledger's.
+    Mutex mutex;
     uint32_t column = 0;
     uint64_t charged GUARDED_BY(mutex) = 0;
     bool foreign GUARDED_BY(mutex) = false, left GUARDED_BY(mutex) = false, dying GUARDED_BY(mutex) = false;
@@ -106,14 +107,17 @@ class PoolCharges {
 
   LedgerParts& parts_;
   SessionLedger& ledger_;
-  Mutex mutex_;  // never held during a driver call
+  // Never held during a driver call.
+  Mutex mutex_;
   std::unordered_map<CUmemoryPool, std::shared_ptr<Pool>> pools_ GUARDED_BY(mutex_);
-  std::atomic<bool> unsettled_{
-      false};  // a free was seen since the last settlement; a hint for the same calls, so relaxed
+  // A free was seen since the last settlement; a hint for the same calls, so relaxed.
+  std::atomic<bool> unsettled_{false};
   std::condition_variable changed_;
   bool charged_ GUARDED_BY(mutex_) = false, freed_ GUARDED_BY(mutex_) = false,
-                ending_ GUARDED_BY(mutex_) = false;  // something may shrink; something was freed since the last look
-  std::thread poller_;                               // started by the first free
+                // Something may shrink; something was freed since the last look.
+      ending_ GUARDED_BY(mutex_) = false;
+  // Started by the first free.
+  std::thread poller_;
 };
 
 }  // namespace gpuwire::server

@@ -8,8 +8,10 @@
 namespace gpuwire::server {
 
 struct VariableBytes {
-  uint64_t plain = 0;    // in each context where the program is loaded
-  uint64_t managed = 0;  // once on a device, regardless of the number of contexts
+  // In each context where the program is loaded.
+  uint64_t plain = 0;
+  // Once on a device, regardless of the number of contexts.
+  uint64_t managed = 0;
 };
 
 // An upper bound for every spelling of the text: tokens are those of ptxas (CUDA 13.0), and a text that ptxas would

@@ -113,7 +113,8 @@ class SessionLedger {
   // A copy of the session's reservation, so that later writes of other workers to the page cannot raise it.
   std::array<uint64_t, kPageColumns> reserved_{};
   const std::chrono::milliseconds kept_wait_;
-  Mutex mutex_;  // one thread of the process takes the turn
+  // One thread of the process takes the turn.
+  Mutex mutex_;
 };
 
 }  // namespace gpuwire::server

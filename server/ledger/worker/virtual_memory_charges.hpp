@@ -44,7 +44,8 @@ class VirtualMemoryCharges {
   void give_back_if_unused(const Physical& physical) REQUIRES(mutex_);
 
   SessionLedger& ledger_;
-  Mutex mutex_;  // a leaf
+  // A leaf.
+  Mutex mutex_;
   std::unordered_map<CUmemGenericAllocationHandle, std::shared_ptr<Physical>> handles_ GUARDED_BY(mutex_);
   std::map<CUdeviceptr, Mapping> mappings_ GUARDED_BY(mutex_);
 };

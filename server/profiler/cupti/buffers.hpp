@@ -16,7 +16,8 @@ class Buffers {
  public:
   struct Filled {
     uint8_t* data = nullptr;
-    size_t bytes = 0;  // valid ones
+    // Valid ones.
+    size_t bytes = 0;
   };
 
   static Buffers& of_process();
@@ -36,7 +37,8 @@ class Buffers {
   Mutex mutex_;
   std::vector<uint8_t*> all_ GUARDED_BY(mutex_), free_ GUARDED_BY(mutex_);
   std::vector<Filled> filled_ GUARDED_BY(mutex_);
-  std::atomic<size_t> count_{0};  // of filled_; a hint for reads without the lock
+  // Of filled_; a hint for reads without the lock.
+  std::atomic<size_t> count_{0};
 };
 
 }  // namespace gpuwire::server::cupti

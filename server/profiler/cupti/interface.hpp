@@ -59,7 +59,8 @@ struct KernelActivity {
   uint32_t shape[10];
   uint32_t correlation;
   int64_t grid;
-  const char* name;  // CUPTI's own, as long as it is loaded
+  // CUPTI's own, as long as it is loaded.
+  const char* name;
 };
 struct CopyActivity {
   uint32_t kind;

@@ -16,7 +16,8 @@ inline constexpr const char* kOff = "off";
 
 struct Library {
   Functions call;
-  std::string name;  // "CUPTI 13.0"
+  // "CUPTI 13.0".
+  std::string name;
 };
 
 // Returns the searched names: those for the loader's path, then the toolkit's folders; without versions that are newer

@@ -31,11 +31,14 @@ class Trace {
   struct Found {
     struct Piece {
       Span span;
-      const char* name = nullptr;  // of a kernel, from CUPTI; null: unknown
+      // Of a kernel, from CUPTI; null: unknown.
+      const char* name = nullptr;
     };
     std::vector<Piece> pieces;
-    uint64_t without_times = 0;  // completed work without times from CUPTI
-    uint64_t error_ns = 0;       // work seems to have begun this long before its call
+    // Completed work without times from CUPTI.
+    uint64_t without_times = 0;
+    // Work seems to have begun this long before its call.
+    uint64_t error_ns = 0;
   };
 
   // Starts CUPTI's recording. Called before there is work; one trace at a time in a process. The error has CUPTI's
@@ -68,12 +71,14 @@ class Trace {
   struct Given {
     Span span;
     uint64_t given_ns = 0;
-    bool received = false;  // or no longer expected
+    // Or no longer expected.
+    bool received = false;
   };
   struct Record {
     uint32_t correlation = 0;
     uint64_t start_ns = 0, end_ns = 0;
-    uint64_t bytes = 0;  // of a copy or memset
+    // Of a copy or memset.
+    uint64_t bytes = 0;
     const char* name = nullptr;
   };
   struct Link {
@@ -90,7 +95,8 @@ class Trace {
   bool resolve(const Record& record, uint64_t now_ns, Found& found) REQUIRES(mutex_);
 
   const Library library_;
-  bool ended_ = false;  // executor only
+  // Executor only.
+  bool ended_ = false;
 
   mutable Mutex mutex_;
   // Their numbers follow each other.

@@ -45,7 +45,8 @@ class QuerySpin {
  private:
   Duration limit_;
   // Relaxed: nothing is published through it.
-  std::atomic<int> vain_{0};  // waits in vain since the last that succeeded
+  // Waits in vain since the last that succeeded.
+  std::atomic<int> vain_{0};
 };
 
 }  // namespace gpuwire::server

@@ -26,7 +26,8 @@ struct CopyFromDeviceState {
   CUstream stream = nullptr;
   StagingBlock block;
   PooledEvent done;
-  CUcontext context = nullptr;  // set by add()
+  // Set by add().
+  CUcontext context = nullptr;
 };
 
 // The executor adds copies; any thread delivers them. A function that synchronises with the device calls

@@ -61,7 +61,8 @@ class JitOptions {
   float wall_time_ms() const {
     float ms = 0;
     if (wall_time_ < values_.size())
-      std::memcpy(&ms, &values_[wall_time_], sizeof ms);  // cuda.h: the option's value is a float
+      // Cuda.h: the option's value is a float.
+      std::memcpy(&ms, &values_[wall_time_], sizeof ms);
     return ms;
   }
   static kj::StringPtr text(std::vector<char>& log) {

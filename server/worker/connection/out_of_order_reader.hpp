@@ -77,9 +77,12 @@ class OutOfOrderReader {
   const Parts parts_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool stopping_ = false;  // under mutex_
-  bool asleep_ = false;    // under mutex_
-  bool keeps_ = false;     // under mutex_: keep_what_has_come() was called
+  // Under mutex_.
+  bool stopping_ = false;
+  // Under mutex_.
+  bool asleep_ = false;
+  // Under mutex_: keep_what_has_come() was called.
+  bool keeps_ = false;
   std::thread thread_;
 
   // Used only by the thread.

@@ -14,7 +14,8 @@
 namespace gpuwire::client {
 
 struct ArrayShape {
-  size_t width = 0, height = 0, depth = 0;  // in elements; an extent that the array does not have is 1
+  // In elements; an extent that the array does not have is 1.
+  size_t width = 0, height = 0, depth = 0;
   // 0 for a format whose elements are no single values.
   size_t element_bytes = 0;
 

@@ -27,14 +27,18 @@ class Notices final : public NoticeHandler {
 
  private:
   ServerSession& session_;
-  SessionParts& parts_;  // notified of the session's loss
+  // Notified of the session's loss.
+  SessionParts& parts_;
   // The notice's bulk has been stored or discarded. Throws if the copy is reported as successful without all of its
   // bytes.
   void copy_came(uint64_t sequence, uint64_t offset, bool last, bool well);
 
-  std::vector<std::byte> text_;                    // the bulk of an output notice
-  uint64_t copied_bytes_ = 0;                      // of the present copy_data notice: bytes that are stored
-  std::unordered_map<uint64_t, uint64_t> copied_;  // of copies in several pieces: the received bytes, by frame
+  // The bulk of an output notice.
+  std::vector<std::byte> text_;
+  // Of the present copy_data notice: bytes that are stored.
+  uint64_t copied_bytes_ = 0;
+  // Of copies in several pieces: the received bytes, by frame.
+  std::unordered_map<uint64_t, uint64_t> copied_;
 };
 
 }  // namespace gpuwire::client

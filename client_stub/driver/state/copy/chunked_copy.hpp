@@ -66,12 +66,16 @@ class ChunkedCopy {
   const size_t bytes_;
   const uint64_t stream_;
   const bool arrived_;
-  const bool chunked_;                     // large enough to be cut into chunks
-  std::chrono::nanoseconds digesting_{0};  // of all that was named
+  // Large enough to be cut into chunks.
+  const bool chunked_;
+  // Of all that was named.
+  std::chrono::nanoseconds digesting_{0};
   size_t next_named_bytes_ = kShortNamedBytes, named_bytes_ = 0, found_bytes_ = 0;
-  std::array<Flight, kPiecesInFlightMax> flights_;  // a ring: count_ of them from first_ on
+  // A ring: count_ of them from first_ on.
+  std::array<Flight, kPiecesInFlightMax> flights_;
   size_t first_ = 0, count_ = 0;
-  std::array<Missing, kPiecesInFlightMax> missing_;  // missing_count_ of them; never more than were in flight
+  // missing_count_ of them; never more than were in flight.
+  std::array<Missing, kPiecesInFlightMax> missing_;
   size_t missing_count_ = 0;
   uint64_t last_sequence_ = 0;
   CUresult result_ = CUDA_SUCCESS;

@@ -106,26 +106,36 @@ class ChunkedUploads {
   struct Asked {
     uint64_t sequence = 0;
     Clock::time_point since;
-    size_t bytes = 0;  // that it stands behind; 0: it asks for a chunk
+    // That it stands behind; 0: it asks for a chunk.
+    size_t bytes = 0;
   };
 
   const Dedup wish_;
-  bool keyed_ = false;  // set by begin()
+  // Set by begin().
+  bool keyed_ = false;
   digest::Key key_{};
   std::atomic<bool> possible_{false};
-  std::atomic<bool> slow_{false};                                              // the link is slower than digesting
-  std::atomic<bool> expects_{true};                                            // the server has the named chunks
-  std::atomic<uint64_t> bytes_per_s_{0}, digested_per_s_{0}, named_per_s_{0};  // 0: not known
+  // The link is slower than digesting.
+  std::atomic<bool> slow_{false};
+  // The server has the named chunks.
+  std::atomic<bool> expects_{true};
+  // 0: not known.
+  std::atomic<uint64_t> bytes_per_s_{0}, digested_per_s_{0}, named_per_s_{0};
   std::atomic<size_t> trial_asked_{0}, trial_found_{0};
-  std::atomic<bool> asking_{false};                  // a question is on its way, or about to be
-  std::atomic<size_t> unprobed_bytes_{kProbeBytes};  // since the last probe
-  std::atomic<size_t> untimed_bytes_{0};             // since the last measurement
+  // A question is on its way, or about to be.
+  std::atomic<bool> asking_{false};
+  // Since the last probe.
+  std::atomic<size_t> unprobed_bytes_{kProbeBytes};
+  // Since the last measurement.
+  std::atomic<size_t> untimed_bytes_{0};
   ChunkTraffic traffic_;
 
-  Mutex digesting_;  // its holder owns the helpers; under it only their lock is taken
+  // Its holder owns the helpers; under it only their lock is taken.
+  Mutex digesting_;
   Parallel helpers_ GUARDED_BY(digesting_){helpers_here(kDigestHelpersMax), kPollAlone};
 
-  Mutex mutex_;  // a leaf; taken under the session's send lock, too
+  // A leaf; taken under the session's send lock, too.
+  Mutex mutex_;
   std::optional<Asked> asked_ GUARDED_BY(mutex_);
 };
 

@@ -42,8 +42,10 @@ class HelpedMemcpy {
   struct Job {
     std::byte* to = nullptr;
     const std::byte* from = nullptr;
-    size_t bytes = 0, taken = 0;  // bytes of slices that somebody has taken
-    size_t unfinished = 0;        // slices that are not copied
+    // Bytes of slices that somebody has taken.
+    size_t bytes = 0, taken = 0;
+    // Slices that are not copied.
+    size_t unfinished = 0;
   };
 
   void run_helper() noexcept;
@@ -56,8 +58,10 @@ class HelpedMemcpy {
   const unsigned helpers_;
   std::vector<std::thread> threads_;
 
-  mutable Mutex mutex_;                   // not held while a slice is copied
-  std::condition_variable begun_, done_;  // for helpers; for the caller
+  // Not held while a slice is copied.
+  mutable Mutex mutex_;
+  // For helpers; for the caller.
+  std::condition_variable begun_, done_;
   // A ring, by number.
   std::array<Job, kMemcpyJobsMax> jobs_ GUARDED_BY(mutex_);
   // Jobs: the first that is not done, the first with slices left, the next one's number.

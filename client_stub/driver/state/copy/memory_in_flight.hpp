@@ -25,8 +25,10 @@ struct StreamState;
 struct SentWork {
   const ContextState* context = nullptr;
   const StreamState* stream = nullptr;
-  uint64_t handle = 0;    // the stream's; its state may be another stream's by now
-  bool blocking = false;  // the stream and the NULL stream wait for each other
+  // The stream's; its state may be another stream's by now.
+  uint64_t handle = 0;
+  // The stream and the NULL stream wait for each other.
+  bool blocking = false;
   uint64_t sequence = 0;
 
   bool known_done() const noexcept;
@@ -98,17 +100,20 @@ class MemoryInFlight final : public SessionPart {
   // Releases completed work. Called before a stream ends, while its state is still available.
   void let_go() noexcept;
 
-  void ended(SessionEnd how) noexcept override;    // nothing arrives any more
+  // Nothing arrives any more.
+  void ended(SessionEnd how) noexcept override;
   void after_fork_in_child() noexcept override {}  // a child does not use it
 
  private:
   struct Launched {
     Uses uses;
-    SentWork newest;  // launches of one executable graph run one after the other
+    // Launches of one executable graph run one after the other.
+    SentWork newest;
     unsigned unsent = 0;
   };
   struct Standing {
-    SentWork newest;  // in its stream
+    // In its stream.
+    SentWork newest;
     unsigned unsent = 0;
     Awaits awaits = Awaits::nothing;
   };
@@ -125,10 +130,12 @@ class MemoryInFlight final : public SessionPart {
   ServerSession& session_;
   mutable Mutex mutex_;
   std::unordered_map<const GraphUses*, Launched> launched_ GUARDED_BY(mutex_);
-  std::vector<Standing> standing_ GUARDED_BY(mutex_);                 // one for each stream with such work, few
-  RangeCounts written_ GUARDED_BY(mutex_), read_ GUARDED_BY(mutex_);  // of launched_
-  size_t poll_at_ GUARDED_BY(mutex_) =
-      0;  // releases completed launches from this number on; grows with the work in flight
+  // One for each stream with such work, few.
+  std::vector<Standing> standing_ GUARDED_BY(mutex_);
+  // Of launched_.
+  RangeCounts written_ GUARDED_BY(mutex_), read_ GUARDED_BY(mutex_);
+  // Releases completed launches from this number on; grows with the work in flight.
+  size_t poll_at_ GUARDED_BY(mutex_) = 0;
   bool over_ GUARDED_BY(mutex_) = false;
   // Sizes of the two, written under the lock. Relaxed: a thread that asks about its own earlier work sees its own
   // write, and of other threads' work it can only know by synchronising with them.

@@ -17,13 +17,17 @@
 namespace gpuwire::client {
 
 struct CopyDestination {
-  void* data = nullptr;  // must stay valid until the copy is done, as CUDA demands of the program
-  size_t bytes = 0;      // all of the copy; more is a fault of the server
+  // Must stay valid until the copy is done, as CUDA demands of the program.
+  void* data = nullptr;
+  // All of the copy; more is a fault of the server.
+  size_t bytes = 0;
   // Pitched destinations: gets each piece with its offset in the packed data; `data` is then where the first row
   // begins.
   std::function<void(size_t offset, std::span<const std::byte> piece)> scatter;
-  size_t around_bytes = 0;                 // of pitched ones: from there to the end of the last row
-  std::shared_ptr<LongTransfer> transfer;  // lives as long as the copy is under way; may be null
+  // Of pitched ones: from there to the end of the last row.
+  size_t around_bytes = 0;
+  // Lives as long as the copy is under way; may be null.
+  std::shared_ptr<LongTransfer> transfer;
 };
 
 // Any thread; one leaf lock.
@@ -54,12 +58,13 @@ class PendingCopies final : public SessionPart {
  private:
   struct Copy {
     CopyDestination destination;
-    std::function<void(size_t offset, std::span<const std::byte> piece)>
-        shifted;  // scatter from the offset of the piece being read
+    // Scatter from the offset of the piece being read.
+    std::function<void(size_t offset, std::span<const std::byte> piece)> shifted;
   };
   mutable Mutex mutex_;
   std::unordered_map<uint64_t, Copy> copies_ GUARDED_BY(mutex_);
-  RangeCounts ranges_ GUARDED_BY(mutex_);  // theirs
+  // Theirs.
+  RangeCounts ranges_ GUARDED_BY(mutex_);
   // copies_.size(), written under the lock. Relaxed: a thread that asks about its own earlier copy sees its own write,
   // and of other threads' copies it can only know by synchronising with them.
   std::atomic<size_t> count_{0};

@@ -75,7 +75,8 @@ class PostedUploads {
   // those: each side writes one of them and then reads the other, so at least one side sees the other's write.
   // allowed() is a hint that posted() checks.
   std::atomic<State> state_{State::posting};
-  std::atomic<uint32_t> context_{0};  // number of the context with the newest such copy; 0: there was none
+  // Number of the context with the newest such copy; 0: there was none.
+  std::atomic<uint32_t> context_{0};
   std::atomic<uint32_t> contexts_{0};
   // Frames of the newest posted copies: of any size that was reported as done, of a longer one, and of one that is
   // known to have arrived. Relaxed: a thread learns of another thread's copy by synchronising with it.

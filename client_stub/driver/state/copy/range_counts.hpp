@@ -50,8 +50,10 @@ class RangeCounts {
 
  private:
   struct Stretch {
-    size_t ranges = 0;  // that hold the addresses from this bound up to the next one
-    size_t ends = 0;    // of ranges that begin or end at the bound
+    // That hold the addresses from this bound up to the next one.
+    size_t ranges = 0;
+    // Of ranges that begin or end at the bound.
+    size_t ends = 0;
   };
   using Bounds = std::map<uint64_t, Stretch>;
 

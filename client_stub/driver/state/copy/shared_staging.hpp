@@ -89,10 +89,12 @@ class SharedStaging final : public SessionPart {
   enum class State : uint8_t { absent, making, free, taken, lent };
   struct Block {
     std::byte* data = nullptr;
-    uint64_t context = 0;  // in which it was made; 0: its context has ended, and it is to go
+    // In which it was made; 0: its context has ended, and it is to go.
+    uint64_t context = 0;
     uint64_t sequence = 0;
     State state = State::absent;
-    uint64_t freed = 0;  // when it came back last, by freed_: the newest is the warmest
+    // When it came back last, by freed_: the newest is the warmest.
+    uint64_t freed = 0;
   };
 
   int find_free(uint64_t context) noexcept REQUIRES(mutex_);
@@ -106,16 +108,22 @@ class SharedStaging final : public SessionPart {
   std::condition_variable changed_;
   std::array<Block, kStagingBlocksMax> blocks_ GUARDED_BY(mutex_);
   uint64_t freed_ GUARDED_BY(mutex_) = 0;
-  bool refused_ GUARDED_BY(mutex_) = false;    // the server has none to give, or other use for it
-  unsigned losses_ GUARDED_BY(mutex_) = 0;     // blocks that were lost on their way to the server
-  bool forgotten_ GUARDED_BY(mutex_) = false;  // there may be blocks whose context has ended
+  // The server has none to give, or other use for it.
+  bool refused_ GUARDED_BY(mutex_) = false;
+  // Blocks that were lost on their way to the server.
+  unsigned losses_ GUARDED_BY(mutex_) = 0;
+  // There may be blocks whose context has ended.
+  bool forgotten_ GUARDED_BY(mutex_) = false;
   bool ended_ GUARDED_BY(mutex_) = false;
   // The number of returned blocks, and its value at the end of the last wait without success. Written under the lock.
   // Relaxed: a reader of the number takes the lock for the block.
   std::atomic<uint64_t> returns_{0}, starved_{~uint64_t{0}};
-  std::atomic<size_t> count_{0};                      // blocks that there are; a hint
-  std::atomic<size_t> copies_{0};                     // under way; a hint
-  std::atomic<unsigned> helpers_{kMemcpyHelpersMax};  // that nobody has; a counter alone
+  // Blocks that there are; a hint.
+  std::atomic<size_t> count_{0};
+  // Under way; a hint.
+  std::atomic<size_t> copies_{0};
+  // That nobody has; a counter alone.
+  std::atomic<unsigned> helpers_{kMemcpyHelpersMax};
   StagedTraffic traffic_;
 };
 

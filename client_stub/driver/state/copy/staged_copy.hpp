@@ -50,7 +50,8 @@ class StagedCopy {
   struct Piece {
     int block = SharedStaging::kNone;
     size_t offset = 0, bytes = 0;
-    uint64_t number = 0;  // of the frame, or of the job of HelpedMemcpy
+    // Of the frame, or of the job of HelpedMemcpy.
+    uint64_t number = 0;
   };
   // Few, in order.
   class Queue {
@@ -99,12 +100,16 @@ class StagedCopy {
   const size_t piece_bytes_;
   const Helpers helpers_;
   HelpedMemcpy memory_;
-  Queue asked_, copying_;  // frames whose answers are waited for; blocks that are filled or emptied
-  size_t place_ = 0;       // in each block
-  bool awaited_ = false;   // the caller waits until all of it is done
+  // Frames whose answers are waited for; blocks that are filled or emptied.
+  Queue asked_, copying_;
+  // In each block.
+  size_t place_ = 0;
+  // The caller waits until all of it is done.
+  bool awaited_ = false;
   size_t next_ = 0, done_ = 0;
   uint64_t last_sequence_ = 0;
-  bool no_more_ = false;  // blocks
+  // Blocks.
+  bool no_more_ = false;
   CUresult result_ = CUDA_SUCCESS;
 };
 

@@ -40,10 +40,13 @@ CUresult fetch_later(const Caller& caller, void* destination, CUdeviceptr source
 
 // A box of rows, on the device or in an array.
 struct DeviceBox {
-  CUdeviceptr device = 0;  // or `array`
-  uint64_t array = 0;      // wire handle
+  // Or `array`.
+  CUdeviceptr device = 0;
+  // Wire handle.
+  uint64_t array = 0;
   uint64_t pitch_bytes = 0;
-  uint64_t height_rows = 0;  // rows between two slices
+  // Rows between two slices.
+  uint64_t height_rows = 0;
   uint64_t x_bytes = 0, y = 0, z = 0;
   uint32_t lod = 0;
 };

@@ -109,7 +109,8 @@ class GraphMemory final : public SessionPart {
   // A host function's writes must not wait for a new block, because its creation may wait for the function. Existing
   // blocks are found without either lock. The thread that reads the connection takes neither.
   Mutex making_, sending_;
-  mutable Mutex mutex_;  // a leaf; it guards the blocks' shadows and flags, too
+  // A leaf; it guards the blocks' shadows and flags, too.
+  mutable Mutex mutex_;
   // The blocks by their numbers. Each block removes itself before it ends.
   std::unordered_map<uint64_t, GraphBlock*> blocks_ GUARDED_BY(mutex_);
   // The ranges of the blocks.

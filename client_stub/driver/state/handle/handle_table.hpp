@@ -60,7 +60,8 @@ class HandleTable {
     std::atomic<uint32_t> tag;
     uint32_t next_free;
     std::atomic<void*> object;
-    std::atomic<ServerSession*> session;  // stored before the tag
+    // Stored before the tag.
+    std::atomic<ServerSession*> session;
   };
   static constexpr uint32_t kLive = 1u << 31;
   static constexpr uint32_t kSlotsPerChunk = 1024;
@@ -72,7 +73,8 @@ class HandleTable {
   struct Kind {
     // Chunks are published with release and never taken back; partner: live_slot().
     std::atomic<Slot*> chunks[kChunks] = {};
-    Mutex mutex;  // a leaf lock
+    // A leaf lock.
+    Mutex mutex;
     // The number of slots handed out so far. Slot 0 is never handed out, so that no handle's low 32 bits are zero.
     uint32_t next_fresh GUARDED_BY(mutex) = 0;
     uint32_t free_first GUARDED_BY(mutex) = 0, free_last GUARDED_BY(mutex) = 0, free_count GUARDED_BY(mutex) = 0;

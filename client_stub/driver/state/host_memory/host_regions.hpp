@@ -81,7 +81,8 @@ class HostRegions final : public SessionPart {
   BulkSink sink(size_t bytes);
   void stored(uint64_t address, uint64_t offset, std::span<const uint8_t> mask, size_t bytes);
 
-  void ended(SessionEnd how) noexcept override;    // all is forgotten: the server has forgotten it, too
+  // All is forgotten: the server has forgotten it, too.
+  void ended(SessionEnd how) noexcept override;
   void after_fork_in_child() noexcept override {}  // a child does not use it
 
  private:

@@ -96,7 +96,8 @@ class PinnedPointers final : public SessionPart {
   // Notes that the server cannot have the memory, which is not wanted again.
   void refuse(uint64_t base) noexcept;
 
-  void ended(SessionEnd how) noexcept override;    // all is forgotten: no device will have it
+  // All is forgotten: no device will have it.
+  void ended(SessionEnd how) noexcept override;
   void after_fork_in_child() noexcept override {}  // a child does not use it
 
  private:
@@ -159,10 +160,14 @@ class PinnedPointers final : public SessionPart {
   // there are none. Written under the lock. Relaxed: a thread that has a pointer got it after the range was added; each
   // of the two bounds then lets it pass, whatever ranges come and go meanwhile.
   std::atomic<uint64_t> low_{0}, high_{0};
-  std::atomic<size_t> count_{0}, unsent_{0};    // of ranges_, of tables; the same holds
-  uint64_t told_bytes_ GUARDED_BY(mutex_) = 0;  // of notified_
-  std::atomic<uint64_t> unseen_bytes_{0};       // of unseen ranges; as count_
-  std::atomic<size_t> wanted_{0};  // existing ranges; relaxed: a thread that sent a pointer has made its range wanted
+  // Of ranges_, of tables; the same holds.
+  std::atomic<size_t> count_{0}, unsent_{0};
+  // Of notified_.
+  uint64_t told_bytes_ GUARDED_BY(mutex_) = 0;
+  // Of unseen ranges; as count_.
+  std::atomic<uint64_t> unseen_bytes_{0};
+  // Existing ranges; relaxed: a thread that sent a pointer has made its range wanted.
+  std::atomic<size_t> wanted_{0};
 };
 
 }  // namespace gpuwire::client

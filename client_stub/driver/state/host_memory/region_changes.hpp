@@ -15,8 +15,10 @@
 namespace gpuwire::client {
 
 struct MirroredChange {
-  uint64_t number = 0;  // the region or block: the message's field for its address
-  uint64_t offset = 0;  // of the compared part; a change's own offset is relative to it
+  // The region or block: the message's field for its address.
+  uint64_t number = 0;
+  // Of the compared part; a change's own offset is relative to it.
+  uint64_t offset = 0;
   wire::ByteChanges bytes;
 };
 

@@ -38,15 +38,16 @@ class OccupancyPrefetch {
     std::string key;
     OccupancyKind kind;
     OccupancyState state;
-    size_t tries;  // the number of `tries_` that had been begun: the question is about the last of them; 0: about the
-                   // present state
+    // The number of `tries_` that had been begun: the question is about the last of them; 0: about the present state.
+    size_t tries;
     uint64_t sequence;
   };
   bool begin_try(const Caller& caller, std::string_view state);
 
   FunctionState& function_;
   std::vector<Entry> entries_;
-  std::vector<uint64_t> tries_;  // sequences; the last restores the attributes of the others
+  // Sequences; the last restores the attributes of the others.
+  std::vector<uint64_t> tries_;
   bool taken_back_ = true;
 };
 

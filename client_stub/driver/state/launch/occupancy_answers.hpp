@@ -21,7 +21,8 @@ inline constexpr size_t kOccupancyQuestionBytesMax = 2048;
 // from it how large clusters may be.
 struct OccupancyAnswer {
   CUresult result = CUDA_SUCCESS;
-  uint64_t value = 0;  // 0 with an error
+  // 0 with an error.
+  uint64_t value = 0;
 
   // Returns whether the same question would get this answer again.
   bool stays() const noexcept {

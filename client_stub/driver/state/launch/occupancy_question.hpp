@@ -20,7 +20,8 @@ struct OccupancyQuestion {
   // For blocks and dynamic_bytes.
   unsigned flags = 0;
   unsigned block_threads = 0;
-  uint64_t number = 0;  // blocks: bytes of dynamic shared memory for each block; dynamic_bytes: blocks
+  // Blocks: bytes of dynamic shared memory for each block; dynamic_bytes: blocks.
+  uint64_t number = 0;
   // For the others. `attrs` is not read: the attributes are in the list.
   CUlaunchConfig config{};
   std::vector<CUlaunchAttribute> attributes;

@@ -14,7 +14,8 @@ inline constexpr size_t kOccupancySettingsMax = 8;  // further settings have no 
 
 // The function's settings at the time of a query.
 struct OccupancyState {
-  uint64_t version = 0;  // the number of settings so far
+  // The number of settings so far.
+  uint64_t version = 0;
   // The settings as text, by which later programs recognise the state; "0": no settings.
   std::string name = "0";
   // The name is complete: each setting was made by the function's own handle and for the queried device, so that equal
@@ -29,9 +30,11 @@ struct OccupancyState {
 class OccupancySettings {
  public:
   struct Setting {
-    unsigned attribute;  // CUfunction_attribute, or kCacheConfig
+    // CUfunction_attribute, or kCacheConfig.
+    unsigned attribute;
     int device;
-    bool own;  // by this handle; otherwise by another handle of the same function
+    // By this handle; otherwise by another handle of the same function.
+    bool own;
     int value;
   };
   static constexpr unsigned kCacheConfig = 1000;
@@ -46,7 +49,8 @@ class OccupancySettings {
 
  private:
   uint64_t version_ = 0;
-  std::vector<Setting> settings_;  // one of each kind; their order does not matter
+  // One of each kind; their order does not matter.
+  std::vector<Setting> settings_;
 };
 
 }  // namespace gpuwire::client

@@ -12,7 +12,8 @@ namespace gpuwire::client {
 class ManagedHeap {
  public:
   static constexpr uint64_t kBlockBytes = 2u << 20;
-  static constexpr uint64_t kLargestBytes = 512u << 10;  // larger allocations are the server's
+  // Larger allocations are the server's.
+  static constexpr uint64_t kLargestBytes = 512u << 10;
   static constexpr uint64_t kAlignmentBytes = 512;
 
   // Returns an address for `bytes` (1 .. kLargestBytes); nothing: another block is needed.
@@ -26,8 +27,10 @@ class ManagedHeap {
   static uint64_t rounded(uint64_t bytes) { return (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes; }
   uint64_t block_of(uint64_t address) const;
 
-  std::map<uint64_t, uint64_t> free_;    // address and size; never across blocks
-  std::map<uint64_t, uint64_t> blocks_;  // base and used bytes
+  // Address and size; never across blocks.
+  std::map<uint64_t, uint64_t> free_;
+  // Base and used bytes.
+  std::map<uint64_t, uint64_t> blocks_;
 };
 
 }  // namespace gpuwire::client

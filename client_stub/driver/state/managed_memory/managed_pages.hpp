@@ -27,7 +27,8 @@ class MappedPages final : public SegmentPages {
  private:
   uint64_t begin_ = 0, bytes_ = 0;
   std::byte* ours_ = nullptr;
-  uint64_t file_ = 0;  // the number of the file
+  // The number of the file.
+  uint64_t file_ = 0;
   uint64_t file_offset_ = 0;
 };
 

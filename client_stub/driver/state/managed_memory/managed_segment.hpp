@@ -89,7 +89,8 @@ class ManagedSegment {
     State state = State::invalid;
     bool early = false;
     uint16_t holds = 0;
-    std::unique_ptr<std::byte[]> twin;  // dirty, and hidden except formerly fresh ones: zeros
+    // Dirty, and hidden except formerly fresh ones: zeros.
+    std::unique_ptr<std::byte[]> twin;
   };
 
   uint64_t chunk_bytes(size_t index) const noexcept;
@@ -109,10 +110,14 @@ class ManagedSegment {
   std::vector<Chunk> chunks_;
   size_t accessible_ = 0;
   size_t hidden_ = 0;
-  size_t early_ = 0;           // accessible ones that are early
-  size_t low_ = 0, high_ = 0;  // all chunks that are not invalid are in [low_, high_)
-  size_t cursor_ = 0;          // of show()
-  size_t next_ = 0;            // the chunk behind the last window
+  // Accessible ones that are early.
+  size_t early_ = 0;
+  // All chunks that are not invalid are in [low_, high_).
+  size_t low_ = 0, high_ = 0;
+  // Of show().
+  size_t cursor_ = 0;
+  // The chunk behind the last window.
+  size_t next_ = 0;
   uint64_t window_chunks_ = 1;
 };
 

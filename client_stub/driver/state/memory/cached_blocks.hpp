@@ -17,11 +17,15 @@ namespace gpuwire::client {
 // The key of a block: an allocation gets a block with an equal key, of the same size. Memory of a pool belongs to the
 // stream in whose order it was freed.
 struct BlockUse {
-  RangeKind kind = RangeKind::device;  // or pool
-  uint64_t context = 0;                // handle
+  // Or pool.
+  RangeKind kind = RangeKind::device;
+  // Handle.
+  uint64_t context = 0;
   uint64_t bytes = 0;
-  uint64_t pool = 0;    // as in AddressRange::owner
-  uint64_t stream = 0;  // wire handle; of pools
+  // As in AddressRange::owner.
+  uint64_t pool = 0;
+  // Wire handle; of pools.
+  uint64_t stream = 0;
   auto operator<=>(const BlockUse&) const = default;
 };
 
@@ -31,9 +35,12 @@ struct CachedBlock {
   AddressRange range;
   BlockUse use;
   Clock::time_point since;
-  bool ahead = false;    // prefetched: the program has never had it
-  bool known = false;    // profiled: prefetched because earlier runs allocated one like it
-  uint64_t leaving = 0;  // the free_at_rest frame that may have freed it and is unanswered; 0: none
+  // Prefetched: the program has never had it.
+  bool ahead = false;
+  // Profiled: prefetched because earlier runs allocated one like it.
+  bool known = false;
+  // The free_at_rest frame that may have freed it and is unanswered; 0: none.
+  uint64_t leaving = 0;
 };
 
 class CachedBlocks {
@@ -91,8 +98,10 @@ class CachedBlocks {
 
   const uint64_t bytes_max_;
   uint64_t bytes_ = 0, profiled_bytes_ = 0;
-  ByAddress by_address_;                              // by first byte; disjoint
-  std::map<BlockUse, std::vector<uint64_t>> by_use_;  // first bytes, the newest last; no list is empty
+  // By first byte; disjoint.
+  ByAddress by_address_;
+  // First bytes, the newest last; no list is empty.
+  std::map<BlockUse, std::vector<uint64_t>> by_use_;
 };
 
 }  // namespace gpuwire::client

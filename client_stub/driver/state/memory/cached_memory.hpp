@@ -150,7 +150,8 @@ class CachedMemory final : public SessionPart {
     if (pools_watched_.load(std::memory_order_relaxed) && keeping()) give_back_in_order(caller);
   }
 
-  void ended(SessionEnd how) noexcept override;  // nothing can be sent; the addresses stay taken
+  // Nothing can be sent; the addresses stay taken.
+  void ended(SessionEnd how) noexcept override;
   void after_fork_in_child() noexcept override WITHOUT_LOCK_CHECK;
 
   // Reads a size (protocol/units); empty: kBytesUsual. An invalid size is reported on standard error, and no block is
@@ -176,8 +177,10 @@ class CachedMemory final : public SessionPart {
   // --- ahead
   struct Ask {
     uint64_t sequence = 0;
-    uint64_t context = 0;         // handle
-    std::vector<uint64_t> sizes;  // of blocks, in bytes
+    // Handle.
+    uint64_t context = 0;
+    // Of blocks, in bytes.
+    std::vector<uint64_t> sizes;
     // The sizes are those of earlier runs of the program.
     bool known = false;
   };

@@ -25,8 +25,10 @@ enum class PlaceKind : uint8_t {
 struct Place {
   uint64_t address = 0, bytes = 0;
   PlaceKind kind = PlaceKind::other;
-  bool whole = false;  // the entry contains all of it
-  AddressRange entry;  // its session too, unless the kind is `other`
+  // The entry contains all of it.
+  bool whole = false;
+  // Its session too, unless the kind is `other`.
+  AddressRange entry;
 
   Place() = default;
   Place(uint64_t address, uint64_t bytes) noexcept : address(address), bytes(bytes) {}

@@ -14,10 +14,13 @@ class PrefetchDemand {
  public:
   using Clock = CachedBlock::Clock;
 
-  static constexpr unsigned kMissesMin = 2;                  // the second one of a size begins a series
-  static constexpr std::chrono::milliseconds kMemory{1000};  // if it follows the first within this time
+  // The second one of a size begins a series.
+  static constexpr unsigned kMissesMin = 2;
+  // If it follows the first within this time.
+  static constexpr std::chrono::milliseconds kMemory{1000};
   static constexpr uint32_t kFirstBlocks = 2, kBlocksMax = wire::kPrefetchedBlocksMax;
-  static constexpr size_t kUsesMax = 64;  // stored at the same time
+  // Stored at the same time.
+  static constexpr size_t kUsesMax = 64;
 
   // The program has allocated a block of this use; `missed`: none was cached. `available` is the number of cached and
   // requested blocks. Returns the number to request: twice as many as the last time, when half of those are used. May
@@ -31,7 +34,8 @@ class PrefetchDemand {
  private:
   struct Demand {
     unsigned misses = 0;
-    uint32_t asked = 0;  // the last time
+    // The last time.
+    uint32_t asked = 0;
     Clock::time_point last;
   };
   std::map<BlockUse, Demand> demands_;

@@ -20,7 +20,8 @@ class ProfiledDemand {
 
   // The time since the program's first allocation. Later allocations are neither recorded nor requested.
   static constexpr std::chrono::seconds kFirstWhile{10};
-  static constexpr unsigned kAsksMax = 8;  // for one device
+  // For one device.
+  static constexpr unsigned kAsksMax = 8;
 
   // The program is about to allocate a block on the device that is not cached. Returns the sizes of the other blocks to
   // request. `here` has the sizes of blocks that are cached or requested.
@@ -36,10 +37,12 @@ class ProfiledDemand {
   // Null: the recording period is over.
   ProfiledAllocations* known(Clock::time_point now);
 
-  std::optional<ProfiledAllocations> known_;  // set when the program allocates
+  // Set when the program allocates.
+  std::optional<ProfiledAllocations> known_;
   Clock::time_point until_;
   bool over_ = false;
-  std::map<int, unsigned> asks_;  // by device
+  // By device.
+  std::map<int, unsigned> asks_;
 };
 
 }  // namespace gpuwire::client

@@ -24,7 +24,8 @@ class ImageUploads final : public SessionPart {
   void after_fork_in_child() noexcept override {}  // no thread of a child sends
 
  private:
-  static constexpr size_t kUploadsMax = 8;  // concurrent uploads; the server accepts twice as many
+  // Concurrent uploads; the server accepts twice as many.
+  static constexpr size_t kUploadsMax = 8;
   std::array<std::mutex, kUploadsMax> locks_;
 };
 

@@ -60,7 +60,8 @@ class FunctionAttributes {
 
  private:
   static constexpr int64_t kUnknown = -1;
-  std::array<std::atomic<int64_t>, kFunctionAttributes> values_;  // result << 32 | value
+  // Result << 32 | value.
+  std::array<std::atomic<int64_t>, kFunctionAttributes> values_;
 };
 
 // The settings of the launch interface of CUDA 3 (cuFuncSetBlockShape() and its kin) for the next launch of a function.
@@ -76,7 +77,8 @@ struct StagedLaunch {
 // acquires), and are used only after know_parameters().
 struct FunctionState {
   uint64_t handle = 0;
-  wire::HandleKind kind = wire::HandleKind::none;  // function or kernel
+  // Function or kernel.
+  wire::HandleKind kind = wire::HandleKind::none;
   std::string name;
   // A kernel's library; for a function made from a kernel, the kernel's library.
   ModuleState* module = nullptr;
@@ -137,7 +139,8 @@ struct LoadOptions {
 // A CUmodule or a CUlibrary.
 struct ModuleState {
   uint64_t handle = 0;
-  wire::HandleKind kind = wire::HandleKind::none;  // module or library
+  // Module or library.
+  wire::HandleKind kind = wire::HandleKind::none;
   // The context of a module.
   ContextState* context = nullptr;
   // The library of a module that cuLibraryGetModule returned.
@@ -152,7 +155,8 @@ struct ModuleState {
   LoadOptions options;
   // The result of the load at the server.
   std::optional<CUresult> loaded;
-  std::unordered_map<std::string, std::unique_ptr<FunctionState>> functions;  // by name
+  // By name.
+  std::unordered_map<std::string, std::unique_ptr<FunctionState>> functions;
   // The functions made from kernels.
   std::vector<std::unique_ptr<FunctionState>> derived;
   std::unordered_map<std::string, Variable> variables;

@@ -22,8 +22,10 @@ namespace gpuwire::client {
 
 // The devices for which an image is chosen.
 struct ImageTarget {
-  std::vector<fatbin::ComputeCapability> devices;  // not empty
-  bool ptx_only = false;                           // the software device runs no cubins
+  // Not empty.
+  std::vector<fatbin::ComputeCapability> devices;
+  // The software device runs no cubins.
+  bool ptx_only = false;
 };
 
 struct ImageError {
@@ -34,7 +36,8 @@ struct ImageError {
 // The bytes that are sent, in at most two pieces, so that a large image need not be copied. Immutable; any thread.
 class ProgramImage {
  public:
-  using Digest = std::array<uint8_t, 32>;  // SHA-256
+  // SHA-256.
+  using Digest = std::array<uint8_t, 32>;
 
   uint64_t bytes() const noexcept { return head_.size() + body_.size(); }
   const Digest& digest() const noexcept { return digest_; }
@@ -59,9 +62,11 @@ class ProgramImage {
   void finish(std::span<const uint8_t> body, bool keep);
   tl::expected<void, ImageError> choose(std::span<const uint8_t> container, const ImageTarget& target, bool keep);
 
-  std::vector<uint8_t> head_;  // the header of a fat binary of one entry, or nothing
+  // The header of a fat binary of one entry, or nothing.
+  std::vector<uint8_t> head_;
   std::span<const uint8_t> body_;
-  std::vector<uint8_t> owned_;  // behind body_, when copied
+  // Behind body_, when copied.
+  std::vector<uint8_t> owned_;
   Digest digest_{};
 };
 

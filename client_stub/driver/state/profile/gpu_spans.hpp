@@ -19,7 +19,8 @@ class ServerSession;
 // The offset of the server's clock: the value to add to its times.
 struct ClockOffset {
   int64_t ns = 0;
-  uint64_t error_ns = 0;  // it may be wrong by as much
+  // It may be wrong by as much.
+  uint64_t error_ns = 0;
 };
 // Computes the offset from one reading of the server's clock between two of the client's. If both seem to be one clock,
 // the offset is 0.
@@ -31,7 +32,8 @@ class GpuSpans final : public SessionPart {
   static constexpr size_t kNamesMax = 64 * 1024;
   static constexpr size_t kNamesBytesMax = 32 << 20;
   static constexpr size_t kNameBytesMax = 4096;
-  static constexpr size_t kTracksMax = 16 * 1024;  // streams; further streams share one track
+  // Streams; further streams share one track.
+  static constexpr size_t kTracksMax = 16 * 1024;
   // A span cannot end later than now, except for the clocks' difference.
   static constexpr uint64_t kAheadNsMax = 60'000'000'000;
 
@@ -50,7 +52,8 @@ class GpuSpans final : public SessionPart {
   void after_fork_in_child() noexcept override {}
 
  private:
-  using Track = std::pair<uint32_t, uint64_t>;  // context, stream
+  // Context, stream.
+  using Track = std::pair<uint32_t, uint64_t>;
 
   bool read_clock(Session& connection, ClockOffset& best, unsigned looks) noexcept;
   void take_names(const schema::ProfileSpans::Reader& spans);
@@ -60,8 +63,10 @@ class GpuSpans final : public SessionPart {
   void write_totals(const char* what, uint64_t timed, uint64_t dropped, uint64_t gpu_error_ns) noexcept;
 
   ServerSession& session_;
-  bool wanted_ = false;  // set by begin(), before there can be notices
-  ClockOffset offset_;   // likewise
+  // Set by begin(), before there can be notices.
+  bool wanted_ = false;
+  // Likewise.
+  ClockOffset offset_;
   // On the reading thread; the role changes between threads, one at a time, with a lock between them.
   std::vector<std::string> names_;
   size_t name_bytes_ = 0;

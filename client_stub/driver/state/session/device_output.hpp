@@ -43,8 +43,8 @@ class DeviceOutput final : public SessionPart {
   std::vector<std::byte> kept_[2] GUARDED_BY(mutex_);
   // The loss of text has been reported.
   bool notified_ GUARDED_BY(mutex_) = false;
-  std::atomic<bool> any_{
-      false};  // something is kept; stored under mutex_, so that who sees it set finds the text there
+  // Something is kept; stored under mutex_, so that who sees it set finds the text there.
+  std::atomic<bool> any_{false};
 };
 
 }  // namespace gpuwire::client

@@ -52,7 +52,8 @@ class SessionParts {
  private:
   friend class SessionPart;
   SessionPart* first_ = nullptr;
-  SessionPart** end_ = &first_;  // where the next part is linked
+  // Where the next part is linked.
+  SessionPart** end_ = &first_;
 };
 
 }  // namespace gpuwire::client

@@ -27,7 +27,8 @@ struct StreamState {
   // The wire handle; 0 for the NULL stream, and between two lives.
   std::atomic<uint64_t> handle{0};
   ContextState* context = nullptr;
-  uint32_t flags = 0;  // CU_STREAM_NON_BLOCKING
+  // CU_STREAM_NON_BLOCKING.
+  uint32_t flags = 0;
   // Publishes nothing, so relaxed.
   std::atomic<int32_t> priority{0};
   // The id that cuStreamGetId returns.

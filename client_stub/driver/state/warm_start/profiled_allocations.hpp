@@ -35,11 +35,13 @@ class ProfiledAllocations {
   void forget_unused();
 
  private:
-  using Size = std::pair<int, uint64_t>;  // device, bytes
+  // Device, bytes.
+  using Size = std::pair<int, uint64_t>;
 
   struct Block {
     Size size;
-    uint32_t number = 0;  // among blocks of its size, from 1 on: equal in two processes for one block
+    // Among blocks of its size, from 1 on: equal in two processes for one block.
+    uint32_t number = 0;
   };
   static std::string line_of(const Block& block);
   // Returns false if the entry exists, or the section is full.
@@ -49,8 +51,10 @@ class ProfiledAllocations {
 
   const std::shared_ptr<WarmStart> program_;
   std::vector<Block> blocks_;
-  size_t earlier_ = 0;             // the number of entries from earlier runs
-  std::map<Size, uint32_t> used_;  // how many
+  // The number of entries from earlier runs.
+  size_t earlier_ = 0;
+  // How many.
+  std::map<Size, uint32_t> used_;
 };
 
 }  // namespace gpuwire::client

@@ -31,7 +31,8 @@ class ProfiledImages {
 
   // Returns the images of earlier runs.
   std::span<const ProfiledImage> earlier() const noexcept { return {images_.data(), earlier_}; }
-  bool holds(const SubjectDigest& image) const noexcept;  // in any form
+  // In any form.
+  bool holds(const SubjectDigest& image) const noexcept;
 
   // This run has used a kernel of the image for the first time.
   void used(wire::HandleKind kind, const SubjectDigest& image, std::string_view kernel);
@@ -42,7 +43,8 @@ class ProfiledImages {
  private:
   const std::shared_ptr<WarmStart> program_;
   std::vector<ProfiledImage> images_;
-  size_t earlier_ = 0;  // the number of images from earlier runs
+  // The number of images from earlier runs.
+  size_t earlier_ = 0;
   std::set<SubjectDigest> used_;
 };
 

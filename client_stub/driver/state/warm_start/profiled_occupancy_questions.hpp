@@ -45,7 +45,8 @@ class ProfiledOccupancyQuestions {
   const std::shared_ptr<WarmStart> image_;
   Mutex mutex_;
   bool read_ GUARDED_BY(mutex_) = false;
-  std::set<std::string, std::less<>> known_ GUARDED_BY(mutex_);  // lines
+  // Lines.
+  std::set<std::string, std::less<>> known_ GUARDED_BY(mutex_);
   // The functions about which the program has asked, with their states.
   std::set<std::pair<std::string, std::string>> begun_ GUARDED_BY(mutex_);
 };
