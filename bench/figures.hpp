@@ -26,7 +26,7 @@ inline double median(std::vector<double> values) {
 // a loop of some milliseconds without a warm-up would measure mainly this.
 struct Pace {
   double warm_up_seconds = 0.1, measured_seconds = 0.3;
-  // Of the number of rounds that a figure requests.
+  // The bound of the number of rounds that a figure requests.
   int rounds_max = std::numeric_limits<int>::max();
 };
 // --short: whole tables in a few seconds. --quick: a few rounds of each figure, to try a program out.

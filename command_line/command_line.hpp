@@ -1,4 +1,4 @@
-// What gpuwire's commands have in common on their command lines.
+// The common parts of the command lines of gpuwire's commands.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// Which word was meant.
+// Suggests the word that a user has meant.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What the examples that load module_kernels.fatbin have in common.
+// The common part of the examples that load module_kernels.fatbin.
 #pragma once
 
 #include <cuda.h>

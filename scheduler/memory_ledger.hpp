@@ -55,7 +55,7 @@ class MemoryLedger {
   void lowered(TenantId tenant, DeviceIndex device, uint64_t allowance_bytes);
 
   uint64_t allowance(TenantId tenant, DeviceIndex device) const;
-  // Of an unknown tenant: zero.
+  // Returns the tenant's share; zero for an unknown tenant.
   MemoryShare share(TenantId tenant, DeviceIndex device) const;
 
   // Sets the server's optional memory on the device; it may exceed optional_max().

@@ -63,7 +63,7 @@ struct Observation {
 struct GateChange {
   SessionId session;
   Gate gate;
-  // Of its devices.
+  // The regime of its devices.
   Regime regime;
 };
 
@@ -129,7 +129,7 @@ class Policy {
     Duration drain_wait_max = std::chrono::milliseconds(200);
     // The minimum part of a GPU's time for batch while interactive tenants hold the GPU.
     double batch_floor = 0.05;
-    // Of the hardware, between contexts.
+    // The time slice of the hardware between contexts.
     Duration slice = std::chrono::microseconds(2050);
   };
 

@@ -223,7 +223,7 @@ struct Policy::State {
   std::vector<Device> devices;
   // Oldest first.
   std::vector<LeaseClaim> claims;
-  // Of leases and claims.
+  // The newest number in the order of leases and claims.
   uint64_t order = 0;
   std::vector<GateChange> changes;
   std::vector<TimeClaim> time_claims;

@@ -50,9 +50,9 @@ struct SuspendableSession {
 };
 
 struct SuspensionTenant {
-  // Of the device, by all its sessions.
+  // The device's memory that all sessions of the tenant hold.
   uint64_t held_bytes = 0;
-  // Of the device.
+  // The device's memory that the tenant is guaranteed.
   uint64_t guaranteed_bytes = 0;
   // Further host memory that its suspended sessions may take.
   uint64_t host_room_bytes = 0;

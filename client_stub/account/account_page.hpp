@@ -31,7 +31,7 @@ struct FunctionCosts {
   uint64_t named;
   char name[kAccountNameBytes];
   uint64_t calls, waits, wait_ns, ns, sent, received, stalls;
-  // Of waits.
+  // The part of `waits` that copies with a side in pageable memory cause.
   uint64_t pageable_waits;
 };
 

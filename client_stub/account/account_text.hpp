@@ -16,7 +16,7 @@ struct AccountEnd {
   uint64_t elapsed_ns = 0;
   // The process ended without its exit handlers.
   bool cut_short = false;
-  // Of the connection; 0: not known.
+  // The connection's round trip; 0: not known.
   uint64_t round_trip_ns = 0;
   // The server's answer.
   std::optional<ServerTimes> server;

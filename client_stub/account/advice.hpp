@@ -16,10 +16,10 @@ struct WaitedCall {
   uint64_t waits = 0;
   // Times that the connection was full; their time is in wait_ns.
   uint64_t stalls = 0;
-  // Of the waits, those of copies with a side in pageable memory.
+  // The waits of copies with a side in pageable memory, which `waits` includes.
   uint64_t pageable_waits = 0;
   uint64_t wait_ns = 0;
-  // Within the calls, whatever they did.
+  // The time within the calls, including their waits.
   uint64_t ns = 0;
   // Both ways.
   uint64_t bytes = 0;
@@ -37,11 +37,11 @@ struct RunFigures {
   std::string_view program;
   long process_id = 0;
   uint64_t elapsed_ns = 0;
-  // Of all threads together.
+  // The sums over all threads.
   uint64_t waits = 0, wait_ns = 0;
   // Bytes.
   uint64_t sent = 0, received = 0;
-  // Of the connection; 0: not known.
+  // The connection's round trip; 0: not known.
   uint64_t round_trip_ns = 0;
   std::optional<ServerTimes> server;
   std::vector<WaitedCall> calls;

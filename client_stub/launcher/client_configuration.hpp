@@ -32,7 +32,7 @@ struct ClientSettings {
 };
 
 struct ClientConfiguration {
-  // Of the requested profile, or of the default that a file names.
+  // The settings of the requested profile, or of the default that a file names.
   ClientSettings profile;
   ClientSettings general;
 };

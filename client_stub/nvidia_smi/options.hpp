@@ -32,7 +32,7 @@ struct Options {
   bool xml = false;
   // -d.
   std::vector<std::string> displays;
-  // Of --query-gpu or --query-compute-apps.
+  // The value of --query-gpu or --query-compute-apps.
   std::string properties;
   // --format.
   std::optional<std::string> format;

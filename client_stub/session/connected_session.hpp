@@ -231,11 +231,11 @@ class ConnectedSession final : public Session, public Road {
   std::chrono::milliseconds answer_time_max_ = kAnswerTimeMax;
   // Since the streams have moved for the last time.
   std::optional<Reconnection> attempts_;
-  // Of the server's stream, before the last of them.
+  // The received bytes of the server's stream before the newest attempt.
   uint64_t received_before_ = 0;
-  // Of ours, when the connection was had that has been lost.
+  // The server's position in the client's stream when the lost connection began.
   uint64_t server_received_before_ = 0;
-  // More than when the one before it was had.
+  // The server has received more than when the connection before the lost one began.
   bool server_has_received_ = false;
   // Set before the first call.
   unsigned lanes_most_ = 0;
@@ -260,7 +260,7 @@ class ConnectedSession final : public Session, public Road {
   // Guarded by receive_mutex_:
   // A thread has the receive role.
   bool receiving_ = false;
-  // Which one.
+  // The thread that has the receiving role.
   pthread_t receiver_thread_{};
   // The session thread sleeps until the role is free.
   bool thread_awaits_role_ = false;
@@ -280,7 +280,7 @@ class ConnectedSession final : public Session, public Road {
   // The caller closes: the end is not an error. Set before the connection is shut down, whose effect the readers see
   // after it.
   std::atomic<bool> closing_{false};
-  // Of poll(), by the steady clock; publishes nothing: relaxed.
+  // The time of the next poll(), by the steady clock; publishes nothing: relaxed.
   std::atomic<int64_t> next_poll_ns_{0};
 
   SessionThread thread_;

@@ -54,7 +54,7 @@ struct Entry {
   std::string query;
   // The query's answer.
   std::string* answer = nullptr;
-  // Of one call.
+  // The bound of one call's answer.
   std::chrono::seconds answer_time_max = kAnswerTimeMax;
   // The identity of the session that the connection resumes; empty: a new one.
   std::string resume;

@@ -18,7 +18,7 @@ namespace gpuwire::client {
 struct PendingCall {
   uint64_t sequence = 0;
   BulkSink sink;
-  // Of the frame in the outgoing stream; only the caller's thread uses it.
+  // The end of the frame in the outgoing stream; only the caller's thread uses it.
   uint64_t bytes_end = 0;
   // Its bulk is sent from the caller's memory; only the caller's thread uses it.
   bool external = false;
@@ -36,7 +36,7 @@ struct PendingCall {
   bool left = false;
   // The calling thread.
   pthread_t thread{};
-  // Of the whole frame, set with `arrived`.
+  // The bytes of the whole frame, set with `arrived`.
   uint64_t reply_bytes = 0;
   // Fewer bytes came than the sink takes; set with `arrived`.
   bool lacks_bytes = false;

@@ -20,7 +20,7 @@ class Road {
     unsigned opened = 0;
     // The number that the last sent bulk used.
     unsigned in_use = 0;
-    // Of both directions.
+    // The bytes of both directions.
     uint64_t bytes = 0;
   };
   virtual Lanes lanes() const noexcept = 0;

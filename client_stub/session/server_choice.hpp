@@ -19,7 +19,7 @@ struct ServerWish {
 struct ServerRanking {
   // Indices of the suitable servers, the best first.
   std::vector<size_t> order;
-  // Of each server: why a start there fails now; empty: it starts, or may.
+  // For each server the reason why a start there fails now; empty: it starts, or may.
   std::vector<std::string> why;
 };
 

@@ -17,7 +17,7 @@ struct OfferedGpu {
   uint64_t free_bytes = 0, total_bytes = 0;
   // Begun sessions on the GPU.
   uint64_t sessions = 0;
-  // Of the recent time.
+  // The busy part of the recent time.
   unsigned busy_permille = 0;
 };
 
@@ -37,7 +37,7 @@ struct ServerOffer {
   std::optional<uint64_t> after_s;
   // With `queued` and `no`; one line without effects on a terminal.
   std::string why;
-  // That the tenant may use.
+  // The GPUs that the tenant may use.
   std::vector<OfferedGpu> gpus;
 };
 

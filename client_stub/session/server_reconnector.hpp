@@ -60,7 +60,7 @@ class ServerReconnector final : public Reconnector {
   const bool lanes_;
   const Resolve resolve_;
   const std::shared_ptr<const Entry> entry_;
-  // Of the server's socket, if it is on this machine.
+  // The folder of the server's socket, if the server is on this machine.
   transport::OwnDescriptor folder_;
   // A leaf.
   Mutex mutex_;

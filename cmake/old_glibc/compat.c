@@ -1,4 +1,4 @@
-// What libstdc++, libgcc and the headers of a newer glibc expect and glibc 2.31 lacks, in terms of what it has. Linked
+// The functions that libstdc++, libgcc and the headers of a newer glibc expect and glibc 2.31 lacks. Linked
 // into each program and library that is to run with it, and seen by nobody else.
 #define _GNU_SOURCE
 #include <dirent.h>

@@ -1,4 +1,4 @@
-// What the processes read that stand on an event loop: Boost.Asio and spdlog.
+// The headers that processes with an event loop read: Boost.Asio and spdlog.
 #pragma once
 
 #include "cmake/precompiled/standard.hpp"

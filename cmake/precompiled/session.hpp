@@ -1,4 +1,4 @@
-// What the two ends of a session read: CUDA's header, Cap'n Proto and the session's own messages.
+// The headers that both ends of a session read: CUDA's header, Cap'n Proto and the session's own messages.
 #pragma once
 
 #include "cmake/precompiled/standard.hpp"

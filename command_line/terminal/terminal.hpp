@@ -20,7 +20,7 @@ class Terminal {
   ~Terminal();
 
   // Replaces what is shown, in one write: the lines from `first` on, as many as fit, and `footer` on the last row.
-  // What is wider than the terminal is cut.
+  // Lines that are wider than the terminal are cut.
   void draw(const std::vector<std::string>& lines, size_t first, const std::string& footer);
   size_t columns() const { return columns_; }
   // How many lines fit above the footer.

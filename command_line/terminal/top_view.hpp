@@ -1,5 +1,4 @@
-// What both kinds of `gpuwire top` do with a terminal: the keys, which lines of the tables are shown, and their
-// colours.
+// The terminal of both kinds of `gpuwire top`: the keys, the shown lines of the tables, and their colours.
 #pragma once
 
 #include <functional>
@@ -30,12 +29,12 @@ class TopView {
 
   // One of kTopSorts.
   std::string_view sort() const { return sort_; }
-  // What a key does. False: quit.
+  // Carries out a key. Returns false for quitting.
   bool press(char key);
   // The lines from where the keys have scrolled to, and a line with the keys, or with a question.
   void draw(Terminal& terminal, const std::vector<std::string>& lines);
 
-  // What draw() gives the terminal.
+  // The output of draw() to the terminal.
   std::vector<std::string> shown(const std::vector<std::string>& lines) const;
   std::string footer(size_t columns) const;
 
@@ -57,9 +56,9 @@ class TopView {
   const bool colours_;
   Mode mode_ = Mode::tables;
   size_t first_line_ = 0;
-  // What came of ending one; until the next key.
+  // The number to end, and the result of ending one; until the next key.
   std::string number_, notified_;
-  // Of the last draw().
+  // The lines of the last draw().
   std::vector<std::string> lines_;
 };
 

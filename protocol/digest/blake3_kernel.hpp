@@ -18,7 +18,7 @@ inline constexpr uint32_t kPartStart = 1, kPartEnd = 2, kParent = 4, kRoot = 8, 
 // the key (2.4, 2.5).
 struct Inputs {
   const std::byte* data;
-  // Of each input.
+  // The number of blocks of each input.
   size_t blocks;
   // Counter of the first input. `counts`: the counter grows by one for each input.
   uint64_t counter;

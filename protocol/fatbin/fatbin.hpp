@@ -43,7 +43,7 @@ struct Entry {
   bool relocatable = false;
   bool debug = false;
   Compression compression = Compression::none;
-  // Of a compressed payload.
+  // The size of a compressed payload after decompression.
   uint64_t decompressed_bytes = 0;
   // The stored payload, without padding if its size is known. Points into the container.
   std::span<const uint8_t> payload;

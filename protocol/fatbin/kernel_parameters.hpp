@@ -23,9 +23,9 @@ inline constexpr uint32_t kParameterBytesMax = 32764;
 inline constexpr size_t kParametersMax = 4096;
 
 struct ParameterLayout {
-  // Of each parameter, in bytes; both have the same length.
+  // The offset and size of each parameter, in bytes; both have the same length.
   std::vector<uint32_t> offsets, sizes;
-  // Of the packed parameters.
+  // The size of the packed parameters.
   uint32_t bytes = 0;
 
   // Appends a parameter. Returns false if it ends beyond kParameterBytesMax, or if there are too many.

@@ -316,7 +316,7 @@ class Link final : public transport::ByteSource {
   Loss kind_of_loss_ = Loss::given_up;
   // Empty: loss_ has the reason.
   std::string why_given_up_;
-  // Of the present connection; ok: sending has not failed.
+  // The failure of the present connection; ok: sending has not failed.
   IoResult send_failure_{};
 
   // Lock order: after mutex_. wake() takes slot_mutex_ alone, because its callers may hold locks that other threads

@@ -126,7 +126,7 @@ class SendWindow {
   size_t piece_at(uint64_t position) const;
   void free_acknowledged();
 
-  // Of both rings.
+  // The memory of both rings.
   std::byte* memory_ = nullptr;
   const size_t bytes_, bulk_bytes_max_;
   // The small ring, the large ring.

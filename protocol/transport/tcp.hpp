@@ -37,7 +37,7 @@ tl::expected<std::unique_ptr<Transport>, std::string> connect_tcp(const Endpoint
 // The same for addresses in digits. `index` is that of the address that accepted; those before it did not.
 struct ConnectedFirst {
   std::unique_ptr<Transport> transport;
-  // Of the address that accepted.
+  // The index of the address that accepted.
   size_t index = 0;
 };
 tl::expected<ConnectedFirst, std::string> connect_first(const std::vector<Endpoint>& addresses, Nanoseconds timeout);

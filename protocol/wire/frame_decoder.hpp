@@ -78,7 +78,7 @@ class FrameDecoder {
   uint64_t bulk_left_ = 0;
   std::string fault_;
 
-  // Of words, for their alignment.
+  // The buffer consists of words, for their alignment.
   std::unique_ptr<capnp::word[]> buffer_;
   size_t capacity_ = 0;
   // The buffered bytes that were not consumed.

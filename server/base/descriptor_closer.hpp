@@ -40,7 +40,7 @@ class DescriptorCloser {
   };
   static void run(const std::shared_ptr<Shared>& shared);
 
-  // Of thread_, if it was started.
+  // The state of thread_, if it was started.
   std::shared_ptr<Shared> shared_;
   std::thread thread_;
 };

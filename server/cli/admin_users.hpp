@@ -26,9 +26,9 @@ struct NewUsers {
   unsigned days = kClientDays;
   // HOST:PORT, for the users' configuration; empty: of the server's certificate and file.
   std::string server;
-  // Of each user, "10h/month"; empty: none.
+  // The budget of each user, "10h/month"; empty: none.
   std::string budget;
-  // Of each user; 0: no bound.
+  // The bound for each user; 0: no bound.
   unsigned sessions_max = 0;
   // The server's; empty: the usual one, if it is there.
   std::filesystem::path configuration;

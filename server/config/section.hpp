@@ -18,7 +18,7 @@ class Mistakes {
   explicit Mistakes(std::filesystem::path file) : file_(std::move(file)) {}
   // A mistake is one line, though it may quote the file: control characters become blanks.
   void add(const toml::source_region& where, std::string_view what) { add(where.begin.line, text(where, what)); }
-  // Of the command line.
+  // Adds an error of the command line.
   void add(std::string what) { add(0, std::move(what)); }
   std::string text(const toml::source_region& where, std::string_view what) const;
   // In the order of the file.

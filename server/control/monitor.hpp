@@ -62,7 +62,7 @@ class Monitor final : public SessionAttachments {
   std::vector<DeviceMetrics> devices_;
   // By tenant; only tenants of the directory.
   std::map<std::string, Past> past_;
-  // Of other callers.
+  // The refusals of other callers.
   std::map<std::string, uint64_t> refused_;
   // Totals of earlier servers, for the counters of the metrics sources.
   Snapshot before_;

@@ -184,7 +184,7 @@ class Gate {
   // Written by the executor (wanted, none) with call_meter() behind it, and by the in-flight tracker's thread in answer
   // to `wanted`. Release and acquire: the executor finds the tracker out of the driver.
   std::atomic<Rest> rest_{Rest::none};
-  // Of the thread; with call_meter() behind it.
+  // The thread ends; the store is followed by call_meter().
   std::atomic<bool> quit_{false};
   // The in-flight tracker sleeps until it is woken. The tracker sets the flag before its last poll, and submitting
   // threads read it after they have changed the polled state. Both are sequentially consistent, so either the tracker

@@ -122,7 +122,7 @@ class InFlightTracker {
     unsigned stalled = 0;
     // Submissions that are admitted because of it.
     size_t stall_credit = 0;
-    // Of this look.
+    // The marks that this poll has found done.
     std::vector<Mark> done;
 
     void add(const Mark& mark, PageTime now);
@@ -208,13 +208,13 @@ class InFlightTracker {
   std::list<Context> contexts_ GUARDED_BY(mutex_);
   // One for each device that has had a mark; never removed.
   std::list<Queue> queues_ GUARDED_BY(mutex_);
-  // Of calls that end contexts, one for each: since when its context makes no progress.
+  // For each call that ends a context, the time since which the context makes no progress.
   std::list<PageTime> endings_ GUARDED_BY(mutex_);
-  // That have begun and are not known to have ended.
+  // The captures that have begun and are not known to have ended.
   std::vector<Capture> captures_ GUARDED_BY(mutex_);
   Estimates estimates_ GUARDED_BY(mutex_);
   uint64_t marks_made_ GUARDED_BY(mutex_) = 0;
-  // Of contexts_.
+  // The newest progress of contexts_.
   PageTime lanes_progress_ GUARDED_BY(mutex_){};
   size_t submitting_ GUARDED_BY(mutex_) = 0;
   uint64_t submissions_ GUARDED_BY(mutex_) = 0, completions_ GUARDED_BY(mutex_) = 0;
@@ -230,7 +230,7 @@ class InFlightTracker {
   CUcontext start_context_ GUARDED_BY(mutex_) = nullptr;
   // The last time.
   PageTime looked_ GUARDED_BY(mutex_){};
-  // Of the burst: when its work first ran.
+  // The time at which the burst's work first ran.
   PageTime began_ GUARDED_BY(mutex_){};
   // Up to here it is in busy_.
   PageTime counted_ GUARDED_BY(mutex_){};

@@ -19,7 +19,7 @@ struct Work {
   CUstream stream = nullptr;
   // Equal for calls that take about the same time.
   uint64_t key = 0;
-  // Of a copy, if known.
+  // The bytes of a copy, if known.
   uint64_t bytes = 0;
 };
 

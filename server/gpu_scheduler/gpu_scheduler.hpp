@@ -45,7 +45,7 @@ struct GpuSchedulerSnapshot {
     bool waiting = false, working = false;
     // Its time without a call and without work; nothing: it has one.
     std::optional<std::chrono::nanoseconds> idle;
-    // Of its connection.
+    // The figures of its connection.
     uint64_t bytes_in = 0, bytes_out = 0, replies = 0;
     uint64_t chunks_found = 0, chunk_bytes_found = 0, chunk_bytes_kept = 0;
     // 0: not known.
@@ -63,7 +63,7 @@ struct GpuSchedulerSnapshot {
     std::array<std::chrono::nanoseconds, 3> in_regime{};
     std::chrono::nanoseconds system_time{};
     scheduler::CoRunMetrics co_run;
-    // Of the lease, from one session to another.
+    // The number of times that the lease went from one session to another.
     uint64_t hand_overs = 0;
     // By the class of the session whose gate closed.
     std::array<Drains, scheduler::kServiceClasses> drains;
@@ -132,7 +132,7 @@ class GpuScheduler {
     PageTime counted{};
     // Sessions that share its link, as share_copies() has seen them.
     size_t copying = 0;
-    // Of the current hint_soon().
+    // The state of the current hint_soon().
     bool draining = false;
   };
 
@@ -183,7 +183,7 @@ class GpuScheduler {
   std::vector<scheduler::SessionId> leaving_ GUARDED_BY(leaving_mutex_);
   scheduler::Policy policy_ GUARDED_BY(mutex_);
   std::map<scheduler::TenantId, Tenant> tenants_ GUARDED_BY(mutex_);
-  // Those that have, or had, sessions that are served as scavengers.
+  // The tenants that have, or had, sessions which are served as scavengers.
   std::set<scheduler::TenantId> fallen_ GUARDED_BY(mutex_);
   std::map<scheduler::SessionId, std::unique_ptr<Session>> sessions_ GUARDED_BY(mutex_);
   std::map<scheduler::DeviceIndex, Device> devices_ GUARDED_BY(mutex_);

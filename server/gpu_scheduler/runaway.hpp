@@ -17,7 +17,7 @@ struct SessionLimits {
   bool operator==(const SessionLimits&) const = default;
 };
 
-// Of one session.
+// Watches one session.
 class RunawayWatch {
  public:
   struct Verdict {
@@ -35,9 +35,9 @@ class RunawayWatch {
   const std::string& warning() const { return warning_; }
 
  private:
-  // Of the work that began then.
+  // The beginning of the stuck or idle time that the client was warned of.
   PageTime warned_{};
-  // When that was.
+  // The time of that warning.
   PageTime warned_at_{};
   bool ended_ = false;
   std::string warning_;

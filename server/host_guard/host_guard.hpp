@@ -43,9 +43,9 @@ struct KillOrder {
   uint64_t process_bytes = 0;
   // The kernel's figure, or the charge: the kernel's figures lack the driver's pinned memory.
   uint64_t counted_bytes = 0;
-  // Of the tenant, beyond its charge.
+  // The tenant's memory beyond its charge.
   uint64_t excess_bytes = 0;
-  // Of the tenant.
+  // The tenant's margin.
   uint64_t slack_bytes = 0;
 };
 int kill_order(const KillOrder& facts);
@@ -60,13 +60,13 @@ class HostGuard final : public SessionAttachments {
   struct Settings {
     // 0: unknown.
     uint64_t machine_bytes = 0;
-    // Of a tenant without a configured value; 0: no bound.
+    // The bound of a tenant without a configured value; 0: no bound.
     uint64_t host_bytes = 0;
-    // Of a tenant.
+    // The margin of a tenant.
     uint64_t slack_bytes = kHostSlackBytes;
-    // And of each of its sessions.
+    // The margin of each of its sessions, in addition.
     uint64_t session_slack_bytes = kSessionSlackBytes;
-    // Of one worker.
+    // The bound of one worker's threads.
     uint64_t threads_max = kWorkerThreadsMax;
     std::chrono::milliseconds poll = kHostPoll;
     // The ledger's figure for the session; may be empty.

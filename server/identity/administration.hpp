@@ -13,7 +13,7 @@
 namespace gpuwire::server {
 
 struct InitOptions {
-  // That clients may use; the first names the server.
+  // The names that clients may use; the first names the server.
   std::vector<std::string> hosts;
   unsigned authority_days = kAuthorityDays, server_days = kServerDays;
 };
@@ -42,7 +42,7 @@ tl::expected<NewCredential, std::string> add_token(const std::filesystem::path& 
 // Makes a token for one job of a batch system.
 struct JobToken {
   std::string tenant, job;
-  // That the job's sessions may have, all together.
+  // The number of GPUs that the job's sessions may have, all together.
   unsigned gpus = 1;
   std::chrono::seconds lifetime{};
 };
@@ -63,7 +63,7 @@ tl::expected<std::vector<Credential>, std::string> revoke_credentials(const std:
                                                                       WallTime now);
 
 struct ServerFacts {
-  // Of the authority.
+  // The name of the authority.
   std::string name;
   WallTime authority_expires, server_expires;
   std::vector<std::string> hosts;

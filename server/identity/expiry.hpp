@@ -18,7 +18,7 @@ inline constexpr std::chrono::hours kExpiryForgotten{30 * 24};
 
 struct Expiry {
   enum class Of : uint8_t { authority, server, page, tenant } of = Of::server;
-  // Of a tenant's.
+  // The tenant of the credential.
   std::string tenant;
   // The user of the tenant who owns it; empty: no particular user.
   std::string user;

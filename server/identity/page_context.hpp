@@ -15,7 +15,7 @@ struct PageTexts {
   // The page's own, and those between it and its authority.
   std::string certificate;
   std::string key;
-  // Of tenants' certificates; empty: visitors are not asked for one.
+  // The authority of tenants' certificates; empty: visitors are not asked for one.
   std::string authority;
 };
 

@@ -35,9 +35,9 @@ struct Credential {
   std::optional<WallTime> revoked;
   // With `revoked`: end running sessions of this credential.
   bool end_sessions = false;
-  // Of a token.
+  // The hash of a token.
   TokenHash hash{};
-  // Of a token that was made for a batch system's job: the job, in the batch system's words.
+  // The job for which a token was made, in the batch system's words.
   std::string job;
   // With `job`: the number of GPUs of all of the job's sessions together.
   unsigned gpus = 0;
@@ -54,7 +54,7 @@ class Register {
   // False: the register has kCredentialsMax entries, or one with this id.
   bool add(Credential credential);
   const Credential* find(CredentialKind kind, std::string_view id) const;
-  // Of either kind.
+  // Returns the credential of either kind.
   const Credential* find(std::string_view id) const;
   // Compares with every token, whatever it finds, so that the time reveals nothing about the tokens.
   const Credential* find_token(std::string_view token) const;

@@ -10,9 +10,9 @@
 namespace gpuwire::server {
 
 struct ServerDevice {
-  // Of the server, as counted by a worker that sees all of them.
+  // The index at the server, as a worker counts that sees all devices.
   scheduler::DeviceIndex index = 0;
-  // Of memory in all.
+  // The whole memory of the device.
   uint64_t bytes = 0;
   // Free after a worker has just made its context there; 0: no context.
   uint64_t taken_bytes = 0;

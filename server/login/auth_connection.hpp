@@ -93,14 +93,14 @@ class AuthConnection : public std::enable_shared_from_this<AuthConnection> {
   LoginFrameReader login_;
   // The input of log_in().
   LoginFrame said_;
-  // Of the token that the client will send.
+  // The hash of the token that the client will send.
   tls::TokenHash token_hash_{};
   // By which.
   tls::TokenChallenge challenge_;
   // Unsent bytes for the client.
   std::string out_;
   Stage stage_ = Stage::greeting;
-  // Of the client's credential; 0: never.
+  // The end of the client's credential; 0: never.
   int64_t identity_ends_unix_s_ = 0;
   size_t lingered_bytes_ = 0;
   // The broker has its request.

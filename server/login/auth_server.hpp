@@ -50,7 +50,7 @@ class AuthServer final : private AuthConnectionOwner {
   std::shared_ptr<const ServerIdentity> identity_;
   // Not logged in, or refused; oldest first, at most kAuthConnectionsMax.
   AuthConnections strangers_;
-  // Of these.
+  // The number of these connections, by address.
   std::unordered_map<std::string, size_t> from_address_;
   // By connection: the broker has their requests.
   ipc::RequestTable<std::shared_ptr<AuthConnection>> logged_in_{kLoggedInMax};

@@ -42,7 +42,7 @@ class AuthSocket {
   // Sends the closing alert to a client inside TLS, as far as possible without blocking.
   void send_end();
 
-  // Of the socket, TLS and all.
+  // Returns the bytes of the socket, including those of TLS.
   uint64_t bytes_received() const;
   // After the handshake.
   std::optional<ShownCertificate> shown_certificate() const;

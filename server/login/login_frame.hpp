@@ -24,7 +24,7 @@ struct LoginFrame {
   std::string token_name;
   // With it: kTokenNonceBytes.
   std::string token_nonce;
-  // Of the second frame.
+  // The token in the second frame.
   std::string sealed_token;
   uint32_t gpus = 0;
   uint64_t memory_bytes = 0;
@@ -32,7 +32,7 @@ struct LoginFrame {
   uint32_t process_id = 0;
   // The session to resume: the bytes of an identity, or none.
   std::string resume;
-  // Of a place in the queue, likewise.
+  // The ticket of a place in the queue, likewise.
   std::string ticket;
   // Not empty: a query, and no session.
   std::string query;

@@ -20,7 +20,7 @@ inline constexpr std::string_view kTemporaryPrefix = ".new-";
 struct ModuleCacheSettings {
   // Created with mode 0700; must belong to the user, and not be writable by others.
   std::filesystem::path directory;
-  // Of all images together (CacheKeeper enforces it); no image may be larger.
+  // The bound of all images together (CacheKeeper enforces it); no image may be larger.
   uint64_t bytes_max = uint64_t{8} << 30;
 };
 

@@ -137,9 +137,9 @@ class GpuProfiler final : public Profiler, private WorkTimer {
   bool begun_ = false;
   // Until end().
   bool measuring_ = false;
-  // Of functions and kernels.
+  // The names of functions and kernels.
   std::unordered_map<const void*, Name> names_;
-  // Of calls.
+  // The names of calls.
   std::unordered_map<const char*, Name> labels_;
   size_t name_bytes_ = 0;
   Name without_name_{"(kernel)"};
@@ -162,7 +162,7 @@ class GpuProfiler final : public Profiler, private WorkTimer {
   uint64_t asked_cupti_ns_ GUARDED_BY(mutex_) = 0;
   // Numbers of names that only CUPTI reports.
   std::unordered_map<std::string, uint32_t> kernels_by_cupti_ GUARDED_BY(mutex_);
-  // Of these.
+  // The bytes of these names.
   size_t kernel_bytes_ GUARDED_BY(mutex_) = 0;
   // Ready spans are sent without waiting for more.
   bool at_once_ GUARDED_BY(mutex_) = false;

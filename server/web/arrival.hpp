@@ -10,7 +10,7 @@
 namespace gpuwire::server::web {
 
 struct Arrival {
-  // Of the bytes inside TLS.
+  // The socket for the bytes inside TLS.
   OwnedDescriptor socket;
   // The visitor's address.
   std::string peer;

@@ -49,7 +49,7 @@ struct Reply {
   unsigned status = 200;
   std::string type = "text/html; charset=utf-8";
   std::string body;
-  // Of a redirection.
+  // The target of a redirection.
   std::string location;
   // Cookies to set.
   std::vector<std::string> cookies;

@@ -29,9 +29,9 @@ class TlsFront final : private TlsRelayOwner {
   struct Ends {
     // A TCP socket.
     OwnedDescriptor listening;
-    // Of the pair with the server.
+    // The end of the pair with the server.
     OwnedDescriptor server;
-    // Of the pair with the process that serves the page.
+    // The end of the pair with the process that serves the page.
     OwnedDescriptor page;
   };
   // `gone`: the server, or the process that serves the page, has ended.

@@ -50,7 +50,7 @@ class ErrorLog {
   Mutex mutex_;
   std::deque<std::string> lines_ GUARDED_BY(mutex_);
   size_t bytes_ GUARDED_BY(mutex_) = 0;
-  // Of the line after the last.
+  // The number of the next line.
   uint32_t next_ GUARDED_BY(mutex_) = 0;
   std::vector<Callback> callbacks_ GUARDED_BY(mutex_);
   uint64_t next_callback_ GUARDED_BY(mutex_) = 1;

@@ -24,7 +24,7 @@ class ProfileFile {
   static constexpr size_t kBufferBytes = 64 * 1024;
   // Or when it is that old.
   static constexpr uint64_t kHeldNs = 200'000'000;
-  // Of one process; later lines are left out.
+  // The bound for one process; later lines are left out.
   static constexpr uint64_t kFileBytesMax = 4ull << 30;
   // Longer ones are left out.
   static constexpr size_t kEventBytesMax = 12 * 1024;
@@ -64,7 +64,7 @@ class ProfileFile {
   bool named_ GUARDED_BY(mutex_) = false, full_ GUARDED_BY(mutex_) = false, through_ GUARDED_BY(mutex_) = false;
 };
 
-// That of the process. Never destroyed: programs call the driver from their last exit handlers.
+// Returns the process's file. It is never destroyed: programs call the driver from their last exit handlers.
 ProfileFile& profile_file() noexcept;
 
 // Opens it, if GPUWIRE_PROFILE_FILE asks for it, and begins to note waits. True: there is a profile.

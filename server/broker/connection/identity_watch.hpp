@@ -42,7 +42,7 @@ class IdentityWatch {
     int64_t changed_ns = 0;
     bool operator==(const Stamp&) const = default;
   };
-  // Of ipc::Identity.
+  // The number of files of ipc::Identity.
   static constexpr size_t kFileCount = 4;
   using Stamps = std::array<Stamp, kFileCount>;
   Stamps stamps() const;

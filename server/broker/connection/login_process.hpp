@@ -67,7 +67,7 @@ class LoginProcess {
   boost::asio::signal_set children_;
   boost::asio::steady_timer restart_timer_;
   std::unique_ptr<ipc::EventChannel> channel_;
-  // Of the running process.
+  // The output of the running process.
   std::unique_ptr<ChildOutput> output_;
   pid_t pid_ = -1;
   std::chrono::steady_clock::time_point started_;

@@ -21,7 +21,7 @@
 namespace gpuwire::server {
 
 struct KeepingSettings {
-  // Of this server alone; created if missing.
+  // The folder of this server alone; created if missing.
   std::filesystem::path directory;
   // The path of gpuwire-keeper.
   std::string program;
@@ -93,7 +93,7 @@ class Keeping final : public EntryStore {
   pid_t child_ = -1;
   // By name: the stored entries.
   std::map<std::string, KeptEntry> entries_;
-  // Of these, the entries for which the keeper stays without a broker.
+  // The entries among these for which the keeper stays without a broker.
   std::set<std::string> lasting_;
   boost::asio::steady_timer retry_;
   unsigned failures_ = 0;

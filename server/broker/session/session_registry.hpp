@@ -51,7 +51,7 @@ struct SessionRecord {
   // Random; the client's name for the session.
   std::array<uint8_t, 16> wire_id{};
   std::string tenant;
-  // Of the tenant; empty: no particular one.
+  // The user of the tenant; empty: no particular one.
   std::string user;
   scheduler::TenantId tenant_id{};
   scheduler::ServiceClass service_class = scheduler::ServiceClass::batch;
@@ -84,7 +84,7 @@ struct SessionRecord {
   // While it is detached.
   std::chrono::system_clock::time_point detached_until;
   SuspensionState suspension = SuspensionState::none;
-  // Of device memory; 0: not with the host.
+  // The device memory that is with the host; 0: none.
   uint64_t suspended_bytes = 0;
   // With suspended_bytes or suspension.
   std::chrono::system_clock::time_point suspended_since;

@@ -85,7 +85,7 @@ class WorkerProcess {
   std::chrono::steady_clock::time_point start_began;
   // While reserved or serving.
   scheduler::SessionId session{};
-  // Of that session.
+  // The tenant of that session.
   std::string tenant;
   // "session 0123abcd from 127.0.0.1:4711", for logs.
   std::string label;
@@ -112,7 +112,7 @@ class WorkerProcess {
   const Events events_;
   ipc::EventChannel channel_;
   std::optional<WorkerUsers::Loan> user_;
-  // Of a child; an adopted process's output ended with its first broker.
+  // The output of a child; an adopted process's output ended with its first broker.
   std::optional<ChildOutput> output_;
   boost::asio::posix::stream_descriptor process_;
   boost::asio::steady_timer kill_timer_;

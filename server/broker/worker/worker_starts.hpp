@@ -84,7 +84,7 @@ class WorkerStarts {
   std::list<Waiting> waiting_;
   std::vector<Start> starts_;
   std::map<Pool, Wish> wishes_;
-  // Of tenants that were served while any session waited: the higher, the later.
+  // The turns of tenants that were served while any session waited: the higher, the later.
   Turns turns_;
   uint64_t last_turn_ = 0;
 };

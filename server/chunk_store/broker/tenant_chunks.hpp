@@ -24,7 +24,7 @@ inline constexpr uint64_t kChunkMemoryUsual = uint64_t{4} << 30;
 class TenantChunks final : public SessionAttachments, public MetricsSource {
  public:
   struct Settings {
-    // Of the disk's files.
+    // The folder of the files on the disk.
     std::filesystem::path directory;
     // Outlives this object; null: nothing outlives the broker.
     EntryStore* keeping = nullptr;
@@ -61,9 +61,9 @@ class TenantChunks final : public SessionAttachments, public MetricsSource {
     bool charged = false;
     // All that the tenant is charged.
     uint64_t charge_notified = 0;
-    // Of `memory`.
+    // The sessions that use `memory`.
     Sessions users;
-    // Those that were charged.
+    // The replaced stores that were charged.
     std::vector<Replaced> replaced;
   };
   void make_memory(Store& store);

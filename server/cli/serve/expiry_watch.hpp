@@ -27,7 +27,7 @@ size_t keep_those_that_end_first(std::vector<CertificateMetrics>& figures);
 class ExpiryWatch {
  public:
   struct Sources {
-    // Of the identity; empty: there is none.
+    // Returns the folder of the identity; empty: there is none.
     std::function<std::filesystem::path()> directory;
     // Whether the server knows this tenant now.
     std::function<bool(const std::string& tenant)> serves;
@@ -55,7 +55,7 @@ class ExpiryWatch {
   size_t left_out_ = 0;
   // The folder's time of change at the last check.
   std::filesystem::file_time_type polled_at_{};
-  // Of the last check; a different error is logged.
+  // The error of the last check; a different error is logged.
   std::string failure_;
   // By credential: the time of its last log line.
   std::map<std::string, WallTime> logged_;

@@ -22,7 +22,7 @@ namespace gpuwire::server {
 
 struct PageFiles {
   std::filesystem::path certificate, key;
-  // Of tenants' certificates; empty: visitors are not asked for one.
+  // The authority of tenants' certificates; empty: visitors are not asked for one.
   std::filesystem::path authority;
 };
 

@@ -74,7 +74,7 @@ class WebProcess {
   std::unique_ptr<WebChannel> front_channel_;
   std::unique_ptr<ChildOutput> output_;
   pid_t pid_ = -1;
-  // Of the process that has ended last.
+  // The exit status of the process that has ended last.
   int status_ = 0;
   std::chrono::steady_clock::time_point started_;
   uint32_t delay_ms_ = kWebRestartMinMs;

@@ -17,11 +17,11 @@ struct alignas(64) LinkCounters {
   // The kernel's smoothed one; 0: not known (a Unix socket).
   std::atomic<uint32_t> round_trip_us{0};
   std::atomic<uint32_t> round_trip_least_us{0};
-  // That the client did not have to send.
+  // The chunks that the client did not have to send.
   std::atomic<uint64_t> chunks_found{0};
-  // In them.
+  // The bytes in these chunks.
   std::atomic<uint64_t> chunk_bytes_found{0};
-  // That were written to the tenant's chunk store.
+  // The bytes that were written to the tenant's chunk store.
   std::atomic<uint64_t> chunk_bytes_kept{0};
 };
 static_assert(sizeof(LinkCounters) == 64);

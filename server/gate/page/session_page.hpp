@@ -60,7 +60,7 @@ struct SessionPage {
   // Incremented when `gate` has changed, and when the worker wakes its own in-flight tracker, which sleeps on it
   // (futex).
   std::atomic<uint32_t> attention{0};
-  // Of large copies over the host's link, each direction; zero: no bound.
+  // The bound of large copies over the host's link, each direction; zero: no bound.
   std::atomic<uint64_t> copy_bytes_per_ms{0};
   // The time for which the executor may poll for the client's next frame, if its own limit is lower.
   std::atomic<uint32_t> spin_us{0};
@@ -90,9 +90,9 @@ struct SessionPage {
   alignas(64) std::atomic<uint64_t> busy_ns{0};
   // The number of times that work began with nothing in flight.
   std::atomic<uint64_t> bursts{0};
-  // Of those that were counted.
+  // The number of counted submissions.
   std::atomic<uint64_t> submissions{0};
-  // Of submissions: seen done.
+  // The number of submissions that were seen done.
   std::atomic<uint64_t> completions{0};
   // Estimated GPU time in flight.
   std::atomic<uint64_t> in_flight_ns{0};
@@ -104,7 +104,7 @@ struct SessionPage {
   std::atomic<uint64_t> waits{0};
   // The time that they waited there.
   std::atomic<uint64_t> waited_ns{0};
-  // Of the doorbell; for a GPU scheduler that polls instead of sleeping.
+  // The rings of the doorbell; for a GPU scheduler that polls instead of sleeping.
   std::atomic<uint64_t> rings{0};
 
   alignas(64) LinkCounters link;

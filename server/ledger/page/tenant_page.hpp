@@ -38,7 +38,7 @@ struct PageColumn {
   alignas(64) std::atomic<uint64_t> used[kPageSlotsMax];
   // The maximum of `used`.
   std::atomic<uint64_t> peak[kPageSlotsMax];
-  // Of `used`: memory that other sessions may hold beyond the session's end.
+  // The part of `used` that other sessions may hold beyond the session's end.
   std::atomic<uint64_t> shared[kPageSlotsMax];
   // The memory of each suspended session that the device does not have; 0: the session is not suspended. Written by the
   // broker.

@@ -60,7 +60,7 @@ class ContextCharges {
   };
   struct Charged {
     CUdevice device = 0;
-    // Of the context itself, and of destroyed streams.
+    // The bytes of the context itself, and of destroyed streams.
     uint64_t bytes = 0;
     uint64_t host_bytes = 0;
     unsigned spare_streams = 0;

@@ -211,7 +211,7 @@ class GraphCharges {
   std::map<CUcontext, Share> shares_ GUARDED_BY(execs_mutex_);
   // A leaf.
   mutable Mutex graphs_mutex_;
-  // Of conditional nodes.
+  // The bodies of conditional nodes.
   std::unordered_map<CUgraphNode, std::vector<CUgraph>> bodies_ GUARDED_BY(graphs_mutex_);
   // captures into existing graphs, with the bytes of the graph before
   std::unordered_map<CUstream, uint64_t> captures_into_ GUARDED_BY(graphs_mutex_);

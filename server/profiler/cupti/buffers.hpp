@@ -37,7 +37,7 @@ class Buffers {
   Mutex mutex_;
   std::vector<uint8_t*> all_ GUARDED_BY(mutex_), free_ GUARDED_BY(mutex_);
   std::vector<Filled> filled_ GUARDED_BY(mutex_);
-  // Of filled_; a hint for reads without the lock.
+  // The size of filled_; a hint for reads without the lock.
   std::atomic<size_t> count_{0};
 };
 

@@ -31,7 +31,7 @@ class Trace {
   struct Found {
     struct Piece {
       Span span;
-      // Of a kernel, from CUPTI; null: unknown.
+      // The name of a kernel, from CUPTI; null: unknown.
       const char* name = nullptr;
     };
     std::vector<Piece> pieces;
@@ -77,7 +77,7 @@ class Trace {
   struct Record {
     uint32_t correlation = 0;
     uint64_t start_ns = 0, end_ns = 0;
-    // Of a copy or memset.
+    // The bytes of a copy or memset.
     uint64_t bytes = 0;
     const char* name = nullptr;
   };
@@ -101,17 +101,17 @@ class Trace {
   mutable Mutex mutex_;
   // Their numbers follow each other.
   std::deque<Given> given_ GUARDED_BY(mutex_);
-  // Of given_.front().
+  // The number of given_.front().
   uint64_t first_id_ GUARDED_BY(mutex_) = 1;
-  // Of given_: not heard of.
+  // The work in given_ for which no record has arrived.
   uint64_t awaited_ GUARDED_BY(mutex_) = 0;
   // Work that left given_ without a record.
   uint64_t forgotten_ GUARDED_BY(mutex_) = 0;
   // CUPTI says so.
   uint64_t lost_records_ GUARDED_BY(mutex_) = 0;
-  // Of CUPTI's correlations.
+  // The work of CUPTI's correlations.
   std::unordered_map<uint32_t, uint64_t> ids_ GUARDED_BY(mutex_);
-  // Of ids_, oldest first.
+  // The keys of ids_, oldest first.
   std::deque<uint32_t> correlations_ GUARDED_BY(mutex_);
   // Records whose correlation is unknown so far, or belongs to no work of the session.
   std::deque<Record> early_ GUARDED_BY(mutex_);

@@ -35,9 +35,9 @@ class Notices final : public NoticeHandler {
 
   // The bulk of an output notice.
   std::vector<std::byte> text_;
-  // Of the present copy_data notice: bytes that are stored.
+  // The stored bytes of the present copy_data notice.
   uint64_t copied_bytes_ = 0;
-  // Of copies in several pieces: the received bytes, by frame.
+  // The received bytes of copies in several pieces, by frame.
   std::unordered_map<uint64_t, uint64_t> copied_;
 };
 

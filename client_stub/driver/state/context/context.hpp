@@ -77,13 +77,13 @@ struct ContextState {
   Mutex mutex;
   // ~0 for a limit that was not queried, or whose query failed.
   uint64_t limits[kContextLimits] GUARDED_BY(mutex) = {};
-  // Of a primary context: its retains, with those of green contexts. Of others: the count of cuCtxAttach.
+  // The retains of a primary context, with those of green contexts; for other contexts the count of cuCtxAttach.
   uint32_t usage GUARDED_BY(mutex) = 0;
-  // Of a primary context: the green contexts that retain it.
+  // The green contexts that retain a primary context.
   uint32_t greens GUARDED_BY(mutex) = 0;
-  // Of a primary context: the threads that are about to end it (prepare_end()).
+  // The threads that are about to end a primary context (prepare_end()).
   uint32_t preparing GUARDED_BY(mutex) = 0;
-  // Of a primary context: how often it has begun.
+  // The number of times that a primary context has begun.
   uint64_t lives GUARDED_BY(mutex) = 0;
 };
 

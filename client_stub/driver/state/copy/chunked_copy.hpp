@@ -68,7 +68,7 @@ class ChunkedCopy {
   const bool arrived_;
   // Large enough to be cut into chunks.
   const bool chunked_;
-  // Of all that was named.
+  // The time for digesting all named chunks.
   std::chrono::nanoseconds digesting_{0};
   size_t next_named_bytes_ = kShortNamedBytes, named_bytes_ = 0, found_bytes_ = 0;
   // A ring: count_ of them from first_ on.

@@ -94,7 +94,7 @@ class ChunkedUploads {
   digest::Digest digest_of(std::span<const std::byte> chunk) const noexcept {
     return digest::blake3(chunk, keyed_ ? &key_ : nullptr);
   }
-  // Of all chunks of `bytes`, in order; `helped`: with the helpers, if no other copy has them.
+  // Digests all chunks of `bytes`, in order; `helped`: with the helpers, if no other copy has them.
   void digest_chunks(std::span<const std::byte> bytes, std::span<digest::Digest> digests, bool helped) noexcept;
   ChunkTraffic& traffic() noexcept { return traffic_; }
 
@@ -106,7 +106,7 @@ class ChunkedUploads {
   struct Asked {
     uint64_t sequence = 0;
     Clock::time_point since;
-    // That it stands behind; 0: it asks for a chunk.
+    // The bytes that it stands behind; 0: it asks for a chunk.
     size_t bytes = 0;
   };
 

@@ -44,9 +44,9 @@ enum class Awaits : uint8_t {
 constexpr Awaits operator|(Awaits a, Awaits b) noexcept { return Awaits(uint8_t(a) | uint8_t(b)); }
 constexpr bool has(Awaits all, Awaits one) noexcept { return (uint8_t(all) & uint8_t(one)) != 0; }
 
-// That of one session. Any thread; one leaf lock. A program that has neither graphs with copies nor such work pays one
-// atomic load for each question. Copies from the device that are under way are entered in PendingCopies, which knows
-// when their last byte is there; the questions are about those, too.
+// The memory in flight of one session. Any thread; one leaf lock. A program that has neither graphs with copies nor
+// such work pays one atomic load for each question. Copies from the device that are under way are entered in
+// PendingCopies, which knows when their last byte is there; the questions are about those, too.
 class MemoryInFlight final : public SessionPart {
  public:
   MemoryInFlight(ServerSession& session, SessionParts& parts) noexcept : SessionPart(parts), session_(session) {}
@@ -132,7 +132,7 @@ class MemoryInFlight final : public SessionPart {
   std::unordered_map<const GraphUses*, Launched> launched_ GUARDED_BY(mutex_);
   // One for each stream with such work, few.
   std::vector<Standing> standing_ GUARDED_BY(mutex_);
-  // Of launched_.
+  // The counts of launched_.
   RangeCounts written_ GUARDED_BY(mutex_), read_ GUARDED_BY(mutex_);
   // Releases completed launches from this number on; grows with the work in flight.
   size_t poll_at_ GUARDED_BY(mutex_) = 0;

@@ -24,7 +24,7 @@ struct CopyDestination {
   // Pitched destinations: gets each piece with its offset in the packed data; `data` is then where the first row
   // begins.
   std::function<void(size_t offset, std::span<const std::byte> piece)> scatter;
-  // Of pitched ones: from there to the end of the last row.
+  // The bytes from there to the end of the last row of a pitched destination.
   size_t around_bytes = 0;
   // Lives as long as the copy is under way; may be null.
   std::shared_ptr<LongTransfer> transfer;

@@ -50,9 +50,9 @@ class RangeCounts {
 
  private:
   struct Stretch {
-    // That hold the addresses from this bound up to the next one.
+    // The number of ranges that hold the addresses from this bound up to the next one.
     size_t ranges = 0;
-    // Of ranges that begin or end at the bound.
+    // The number of ranges that begin or end at the bound.
     size_t ends = 0;
   };
   using Bounds = std::map<uint64_t, Stretch>;

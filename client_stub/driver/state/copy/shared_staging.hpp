@@ -19,7 +19,7 @@ namespace gpuwire::client {
 // Large enough that the cost of frames is small, and a large page. Small enough that CPU and device work at the same
 // time, and that bytes are still in the cache when the other side reads them.
 inline constexpr size_t kStagingBlockBytes = 2u << 20;
-// Of one session, and how many a context has made where there are several.
+// The bounds of a session's blocks, and of those that one of several contexts has made.
 inline constexpr size_t kStagingBlocksMax = 32, kStagingBlocksOfOneMax = 8;
 // This many blocks for each copy keep device and CPU busy. A copy whose caller waits for its end anyway makes no more.
 inline constexpr size_t kStagingBlocksInTurn = 4;
@@ -38,8 +38,8 @@ struct StagedTraffic {
   std::atomic<uint64_t> to_device_bytes{0}, from_device_bytes{0};
 };
 
-// Those of one session. A block is of the context in which it was made, and used for copies in that one's streams, so
-// that none is in use any more when its context has ended. Any thread; one leaf lock.
+// The blocks of one session. A block belongs to the context in which it was made, and is used for copies in the streams
+// of that context, so that none is in use any more when its context has ended. Any thread; one leaf lock.
 class SharedStaging final : public SessionPart {
  public:
   explicit SharedStaging(SessionParts& parts) noexcept : SessionPart(parts) {}
@@ -122,7 +122,7 @@ class SharedStaging final : public SessionPart {
   std::atomic<size_t> count_{0};
   // Under way; a hint.
   std::atomic<size_t> copies_{0};
-  // That nobody has; a counter alone.
+  // The helper threads that no copy has; a counter alone.
   std::atomic<unsigned> helpers_{kMemcpyHelpersMax};
   StagedTraffic traffic_;
 };

@@ -50,7 +50,7 @@ class StagedCopy {
   struct Piece {
     int block = SharedStaging::kNone;
     size_t offset = 0, bytes = 0;
-    // Of the frame, or of the job of HelpedMemcpy.
+    // The number of the frame, or of the job of HelpedMemcpy.
     uint64_t number = 0;
   };
   // Few, in order.

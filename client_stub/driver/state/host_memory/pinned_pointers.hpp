@@ -160,11 +160,11 @@ class PinnedPointers final : public SessionPart {
   // there are none. Written under the lock. Relaxed: a thread that has a pointer got it after the range was added; each
   // of the two bounds then lets it pass, whatever ranges come and go meanwhile.
   std::atomic<uint64_t> low_{0}, high_{0};
-  // Of ranges_, of tables; the same holds.
+  // The number of ranges_, and of ranges with tables; the same holds.
   std::atomic<size_t> count_{0}, unsent_{0};
-  // Of notified_.
+  // The bytes of notified_.
   uint64_t told_bytes_ GUARDED_BY(mutex_) = 0;
-  // Of unseen ranges; as count_.
+  // The bytes of unseen ranges; the same holds as for count_.
   std::atomic<uint64_t> unseen_bytes_{0};
   // Existing ranges; relaxed: a thread that sent a pointer has made its range wanted.
   std::atomic<size_t> wanted_{0};

@@ -17,7 +17,7 @@ namespace gpuwire::client {
 struct MirroredChange {
   // The region or block: the message's field for its address.
   uint64_t number = 0;
-  // Of the compared part; a change's own offset is relative to it.
+  // The offset of the compared part; a change's own offset is relative to it.
   uint64_t offset = 0;
   wire::ByteChanges bytes;
 };

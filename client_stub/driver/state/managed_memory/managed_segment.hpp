@@ -114,7 +114,7 @@ class ManagedSegment {
   size_t early_ = 0;
   // All chunks that are not invalid are in [low_, high_).
   size_t low_ = 0, high_ = 0;
-  // Of show().
+  // The position of show().
   size_t cursor_ = 0;
   // The chunk behind the last window.
   size_t next_ = 0;

@@ -179,7 +179,7 @@ class CachedMemory final : public SessionPart {
     uint64_t sequence = 0;
     // Handle.
     uint64_t context = 0;
-    // Of blocks, in bytes.
+    // The sizes of blocks, in bytes.
     std::vector<uint64_t> sizes;
     // The sizes are those of earlier runs of the program.
     bool known = false;

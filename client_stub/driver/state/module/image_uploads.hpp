@@ -11,7 +11,7 @@
 
 namespace gpuwire::client {
 
-// Those of one session. Thread: any.
+// The uploads of one session. Thread: any.
 class ImageUploads final : public SessionPart {
  public:
   explicit ImageUploads(SessionParts& parts) noexcept : SessionPart(parts) {}

@@ -61,7 +61,7 @@ class KernelParameters {
   Mutex mutex_;
   const std::shared_ptr<WarmStart> warm_start_;
   fatbin::KernelParameterTable earlier_ GUARDED_BY(mutex_), table_ GUARDED_BY(mutex_);
-  // Of an image that was linked by this process.
+  // The parameters of an image that this process has linked.
   const std::shared_ptr<const fatbin::KernelParameterTable> linked_;
   // Set until the image has been read.
   std::shared_ptr<const ProgramImage> image_ GUARDED_BY(mutex_);

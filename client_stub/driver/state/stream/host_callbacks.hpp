@@ -25,9 +25,9 @@ struct Caller;
 struct GraphUses;
 
 struct HostCallback {
-  // Of cuLaunchHostFunc.
+  // The function of cuLaunchHostFunc.
   CUhostFn host_function = nullptr;
-  // Of cuStreamAddCallback.
+  // The function of cuStreamAddCallback.
   CUstreamCallback stream_callback = nullptr;
   CUstream stream = nullptr;
   void* user_data = nullptr;

@@ -22,7 +22,7 @@ namespace gpuwire::client {
 inline constexpr size_t kPrefetchedOccupancyQuestionsMax = 64;
 // About all functions of an image.
 inline constexpr size_t kProfiledOccupancyQuestionsMax = 512;
-// Of one function, besides the state without settings.
+// The bound for one function, besides the state without settings.
 inline constexpr size_t kPrefetchedOccupancyStatesMax = 8;
 
 // The section "occupancy" of one image: a line for each question. Any thread. Lock: mutex_, held around the store's.
