@@ -42,7 +42,7 @@ SAYING = {
     rf"\b(?:{LINES}|emplace_back)\(" + ASSIGNED:
         ("client_stub/nvml", "server/host_guard", "server/login", "protocol/resume"),
     rf"\b(?:{LINES}|{ERRORS})\(|\bObstacle\{{" + ASSIGNED + RETURNED:
-        ("protocol/tls", "scheduler", "server/broker/admission"),
+        ("protocol/tls", "scheduler", "server/broker/admission", "server/broker/connection"),
     rf"\b(?:{LINES})\(" + ASSIGNED + RETURNED: ("server/gpu_scheduler", "server/ledger", "server/worker"),
     rf"\b(?:{PAGE})\(" + ASSIGNED: ("server/control/web", "server/web"),
     rf"\b(?:{LOG})\(": ("server",),
@@ -239,7 +239,37 @@ def explained(text):
             yield from (whole or one for whole, one in re.findall(r"``(.+?)``(?!`)|`([^`]+)`", cell))
 
 
+def words_of(text):
+    """A name's words, however it is written: as a sentence, or as a Python function."""
+    return " ".join(re.findall(r"[a-z0-9]+", text.lower().replace("'", "").replace("_", " ")))
+
+
+def tests_of_the_tree():
+    """The words of the names of all tests."""
+    names = set()
+    for text in sources(("test",), (".cpp", ".py")):
+        for name in re.findall(r"(?:TEST_CASE(?:_FIXTURE)?|SUBCASE)\(\s*(?:\w+,\s*)?((?:\"[^\"]*\"\s*)+)", text):
+            names.add(words_of("".join(re.findall(r"\"([^\"]*)\"", name))))
+        names |= {words_of(name) for name in re.findall(r"\bdef test_(\w+)", text)}
+    return names
+
+
+def tests_named_in(text):
+    """The tests that a page's tables name in italics, each by the pieces of its name between dots."""
+    for line in text.splitlines():
+        if line.startswith("| "):
+            for name in re.findall(r"(?<![*\w])\*([^*|`]{8,})\*(?!\*)", line):
+                yield [words_of(piece) for piece in name.split("...") if words_of(piece)]
+
+
 class Documents(unittest.TestCase):
+    def test_every_test_that_the_page_on_security_names_is_there(self):
+        tests = tests_of_the_tree()
+        named = list(tests_named_in(read("docs/security.md")))
+        self.assertGreater(len(named), 100)
+        self.assertEqual([pieces for pieces in named
+                          if not any(all(piece in test for piece in pieces) for test in tests)], [])
+
     def test_the_indexes_list_every_page(self):
         for index, folder in (("README.md", "docs"), ("docs/README.md", "docs"), ("docs/recipes/README.md",
                                                                                   "docs/recipes")):
