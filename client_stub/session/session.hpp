@@ -91,7 +91,8 @@ struct BulkSink {
 };
 
 // The receiver of notices. Called on the thread that reads the connection, with no session lock held; must not call
-// back into the session except post(). One object for the whole session (client_stub/driver/state/session/notices.cpp).
+// back into the session except post(). One object for the whole session
+// (client_stub/driver/state/composition/notices.cpp).
 class NoticeHandler {
  public:
   virtual ~NoticeHandler() = default;
