@@ -62,7 +62,7 @@ class Broker {
   tl::expected<void, ConfigurationErrors> reload(Configuration configuration);
 
   // GPUs are drained, or drained no more, as Admission::set_drained() tells: waiting sessions are judged again, and
-  // spare workers leave these GPUs or come back.
+  // prewarmed workers leave these GPUs or come back.
   void drains_changed();
 
   // For observers and attachments, before start().

@@ -120,9 +120,9 @@ void add_gpus(Writer& out, const Snapshot& snapshot) {
                         "Memory that nobody else can have: used, or reserved and not used yet"),
               snapshot, [](const DeviceMetrics& d) { return double(d.memory_held_bytes); });
   out.of_gpus(out.gauge("gpuwire_device_prewarmed_workers", "Workers that are ready for sessions to come, or start"),
-              snapshot, [](const DeviceMetrics& d) { return double(d.spare_workers); });
+              snapshot, [](const DeviceMetrics& d) { return double(d.prewarmed_workers); });
   out.of_gpus(out.gauge("gpuwire_device_prewarmed_memory_bytes", "Memory that the contexts of these workers take"),
-              snapshot, [](const DeviceMetrics& d) { return double(d.spare_memory_bytes); });
+              snapshot, [](const DeviceMetrics& d) { return double(d.prewarmed_memory_bytes); });
   out.of_gpus(out.gauge("gpuwire_device_drained", "1 while the GPU is drained: no session begins on it"), snapshot,
               [](const DeviceMetrics& d) { return d.drain.empty() ? 0.0 : 1.0; });
   out.of_gpus(out.gauge("gpuwire_device_sessions", "Sessions that have the GPU"), snapshot,

@@ -490,7 +490,7 @@ class Drain(restart_test.RestartCase):
         self.assertEqual((follows.returncode, err), (0, ""), out)
         self.assertRegex(out, rf"session {busy.session}: suspended, \d+ MiB\n")
         self.assertTrue(out.endswith("no session has memory on GPU 0\n"), out)
-        wait_for_answer(lambda: (self.gpu()["drain"], self.gpu()["spare_workers"]), ("drained", 0), "a drained GPU")
+        wait_for_answer(lambda: (self.gpu()["drain"], self.gpu()["prewarmed_workers"]), ("drained", 0), "a drained GPU")
         self.assertRegex(self.gpuwire("status", "--control", self.control).stdout, r"\n +0 .* drained +")
         self.assertIn("GPU 0 is drained", self.gpuwire("info", "--quick", "--server", self.address).stderr)
         self.assertEqual(self.session_states()[idle.session], "resuming")

@@ -243,7 +243,7 @@ int serve(const ServeOptions& options) {
   const uint64_t host_bytes = machine_bytes() / kHostPartOfMachine;
   BrokerLedger ledger(
       io, broker.sessions(),
-      {.spare_workers = options.prewarmed_workers, .keeping = keeping->get(), .host_bytes = host_bytes});
+      {.prewarmed_workers = options.prewarmed_workers, .keeping = keeping->get(), .host_bytes = host_bytes});
   broker.sessions().add_part(ledger);
   ledger.set_prewarmed(broker.workers());
   broker.workers().set_memory(ledger);

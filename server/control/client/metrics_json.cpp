@@ -33,7 +33,7 @@ void each_field(Is<DeviceMetrics> auto& f, auto&& visit) {
   visit("index", f.index), visit("name", f.name), visit("memory_bytes", f.memory_bytes),
       visit("memory_used_bytes", f.memory_used_bytes), visit("memory_reserved_bytes", f.memory_reserved_bytes),
       visit("memory_held_bytes", f.memory_held_bytes);
-  visit("prewarmed_workers", f.spare_workers), visit("prewarmed_memory_bytes", f.spare_memory_bytes);
+  visit("prewarmed_workers", f.prewarmed_workers), visit("prewarmed_memory_bytes", f.prewarmed_memory_bytes);
   visit("sessions", f.sessions), visit("drain", f.drain), visit("regime", f.regime), visit("regime_ns", f.regime_ns),
       visit("gpu_time_ns", f.gpu_time_ns);
   visit("system_time_ns", f.system_time_ns), visit("hand_overs", f.hand_overs), visit("side_by_side", f.side_by_side);

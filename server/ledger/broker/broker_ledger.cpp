@@ -37,7 +37,7 @@ void BrokerLedger::devices_known(std::span<const ServerDevice> devices) {
   // A ready worker has a context only on its first device; contexts on other devices take as much.
   uint64_t context = devices.empty() ? 0 : std::min(devices[0].taken_bytes, kContextBytesMax);
   // Counts only the permanent prewarmed workers; the contexts of others are optional_bytes of the ledger.
-  uint64_t kept = context ? context * settings_.spare_workers + kDriverBytes : 0;
+  uint64_t kept = context ? context * settings_.prewarmed_workers + kDriverBytes : 0;
   std::vector<uint64_t> bytes;
   for (const ServerDevice& device : devices) {
     totals_.push_back(device.bytes);
@@ -582,7 +582,7 @@ std::optional<uint64_t> BrokerLedger::raise_in_ledger(TenantId tenant, DeviceInd
 
 size_t BrokerLedger::prewarmed_max(DeviceIndex device) const {
   if (!ledger_ || device >= context_bytes_.size() || context_bytes_[device] == 0) return SIZE_MAX;
-  return settings_.spare_workers + ledger_->optional_max(device) / context_bytes_[device];
+  return settings_.prewarmed_workers + ledger_->optional_max(device) / context_bytes_[device];
 }
 
 // Gives memory that has become free to the waiting requests.
@@ -590,7 +590,7 @@ void BrokerLedger::prewarmed_changed(DeviceIndex device, size_t contexts) {
   if (!ledger_ || device >= context_bytes_.size()) return;
   prewarmed_[device] = contexts;
   const uint64_t before = ledger_->optional_bytes(device),
-                 now = difference(contexts, settings_.spare_workers) * context_bytes_[device];
+                 now = difference(contexts, settings_.prewarmed_workers) * context_bytes_[device];
   if (before == now) return;
   ledger_->set_optional(device, now);
   write_metrics(device);
@@ -603,7 +603,7 @@ void BrokerLedger::end_prewarmed(DeviceIndex device, uint64_t bytes) {
   const uint64_t context = context_bytes_[device];
   if (!prewarmed_contexts_ || context == 0) return;
   const uint64_t stay = difference(ledger_->optional_bytes(device), bytes) / context;
-  prewarmed_contexts_->keep_at_most(device, settings_.spare_workers + stay);
+  prewarmed_contexts_->keep_at_most(device, settings_.prewarmed_workers + stay);
 }
 
 // Whether another tenant's allowance exceeds its guarantee: then that tenant may release the excess, and waiting makes
@@ -712,8 +712,8 @@ void BrokerLedger::add(Snapshot& snapshot) {
     }
     device.memory_reserved_bytes = reserved_bytes(device.index);
     if (auto prewarmed = prewarmed_.find(device.index); prewarmed != prewarmed_.end()) {
-      device.spare_workers = prewarmed->second;
-      device.spare_memory_bytes = prewarmed->second * context_bytes_[device.index];
+      device.prewarmed_workers = prewarmed->second;
+      device.prewarmed_memory_bytes = prewarmed->second * context_bytes_[device.index];
     }
   }
   for (TenantMetrics& figures : snapshot.tenants) {

@@ -260,7 +260,7 @@ TEST_CASE("a configuration that is read again takes effect on sessions that ther
 TEST_CASE("a server whose spare contexts take memory gives out that much less") {
   boost::asio::io_context io;
   Control control;
-  BrokerLedger ledger(io, control, {.spare_workers = 2});
+  BrokerLedger ledger(io, control, {.prewarmed_workers = 2});
   std::vector<ServerDevice> devices{{.index = 0, .bytes = 10'000 * kMiB, .taken_bytes = 500 * kMiB},
                                     {.index = 1, .bytes = 10'000 * kMiB}};
   ledger.devices_known(devices);
@@ -306,7 +306,7 @@ struct PrewarmedFixture {
   Control control;
   Prewarmed prewarmed;
   TenantDirectory tenants;
-  BrokerLedger ledger{io, control, {.spare_workers = 1, .shortage = std::chrono::milliseconds(0)}};
+  BrokerLedger ledger{io, control, {.prewarmed_workers = 1, .shortage = std::chrono::milliseconds(0)}};
   uint64_t number = 0;
 };
 
@@ -322,8 +322,8 @@ TEST_CASE("spares have what no tenant holds or is guaranteed, and their contexts
   CHECK(fixture.ledger.prewarmed_max(0) == 1 + 2);
   Snapshot snapshot{.devices = {{.index = 0}}};
   fixture.ledger.add(snapshot);
-  CHECK(snapshot.devices[0].spare_workers == 3);
-  CHECK(snapshot.devices[0].spare_memory_bytes == 300 * kMiB);
+  CHECK(snapshot.devices[0].prewarmed_workers == 3);
+  CHECK(snapshot.devices[0].prewarmed_memory_bytes == 300 * kMiB);
   // Tenants see this memory as free: a request gets it.
   CHECK(fixture.free_bytes("a") == 230 * kMiB);
   fixture.ledger.prewarmed_changed(0, 1);

@@ -92,7 +92,7 @@ struct Fixture {
   // `shortage`: how long a request may wait; the default is longer than any test.
   explicit Fixture(std::vector<TenantConfiguration> configured,
                    std::chrono::milliseconds shortage = std::chrono::hours(1))
-      : tenants(std::move(configured)), ledger(io, control, {.spare_workers = 1, .shortage = shortage}) {
+      : tenants(std::move(configured)), ledger(io, control, {.prewarmed_workers = 1, .shortage = shortage}) {
     std::vector<ServerDevice> devices{{.index = 0, .bytes = 1000 * kMiB}, {.index = 1, .bytes = 1000 * kMiB}};
     ledger.devices_known(devices);
     ledger.tenants_changed(tenants);
@@ -118,7 +118,7 @@ struct NextLedger {
   Control control;
   KeptEntries& keeper;
   TenantDirectory tenants;
-  BrokerLedger ledger{io, control, {.spare_workers = 1, .keeping = &keeper}};
+  BrokerLedger ledger{io, control, {.prewarmed_workers = 1, .keeping = &keeper}};
 
   NextLedger(KeptEntries& kept, std::vector<TenantConfiguration> configured)
       : keeper(kept), tenants(std::move(configured)) {
@@ -153,7 +153,7 @@ struct CachedFixture {
   Control control;
   KeptEntries keeper;
   TenantDirectory tenants;
-  BrokerLedger ledger{io, control, {.spare_workers = 1, .keeping = &keeper}};
+  BrokerLedger ledger{io, control, {.prewarmed_workers = 1, .keeping = &keeper}};
   uint64_t number = 0;
 };
 
