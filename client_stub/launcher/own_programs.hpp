@@ -18,7 +18,8 @@ inline constexpr size_t kSessionsAtOnce = 8;
 struct OwnProgram {
   std::string server;
   uint64_t session = 0;
-  std::string name, host, state, suspension;  // as in `gpuwire queue --json`
+  // As in `gpuwire queue --json`.
+  std::string name, host, state, suspension;
 };
 
 // Adds the programs that run or wait at the server: the user's own, or the tenant's if the caller is no user of it.

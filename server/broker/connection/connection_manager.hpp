@@ -137,7 +137,8 @@ class ConnectionManager {
   std::vector<RefusalObserver> refusal_observers_;
   Query query_;
   QueryBudget query_budget_;
-  std::map<ipc::ConnectionId, std::string> queries_;  // that wait for their answers, with their tenants
+  // Queries that wait for their answers, with their tenants.
+  std::map<ipc::ConnectionId, std::string> queries_;
   boost::asio::steady_timer query_timer_;
   bool query_timer_runs_ = false;
   struct Told {

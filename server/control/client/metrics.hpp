@@ -69,12 +69,12 @@ struct SideBySideMetrics {
 struct DeviceMetrics {
   uint32_t index = 0;
   std::string name;
-  uint64_t memory_bytes = 0;           // the ledger's bound for all sessions; 0: there is no ledger
-  uint64_t memory_used_bytes = 0;      // by all tenants
-  uint64_t memory_reserved_bytes = 0;  // for sessions, used by them or not
-  uint64_t memory_held_bytes = 0;      // used, or reserved and not used yet: not available to others
-  uint64_t prewarmed_workers = 0;          // with their context here, starting ones included
-  uint64_t prewarmed_memory_bytes = 0;     // of these contexts
+  uint64_t memory_bytes = 0;            // the ledger's bound for all sessions; 0: there is no ledger
+  uint64_t memory_used_bytes = 0;       // by all tenants
+  uint64_t memory_reserved_bytes = 0;   // for sessions, used by them or not
+  uint64_t memory_held_bytes = 0;       // used, or reserved and not used yet: not available to others
+  uint64_t prewarmed_workers = 0;       // with their context here, starting ones included
+  uint64_t prewarmed_memory_bytes = 0;  // of these contexts
   uint64_t sessions = 0;
   std::string drain;                          // draining, drained; empty: it is not drained
   std::string regime;                         // free, co-run, lease

@@ -52,9 +52,9 @@ class BrokerLedger final : public SessionAttachments,
                            public SuspensionMemory {
  public:
   struct Settings {
-    unsigned prewarmed_workers = 1;     // the number of permanent prewarmed contexts on each device
-    EntryStore* keeping = nullptr;  // outlives it; null: nothing outlives the broker
-    uint64_t host_bytes = 0;        // the default host memory of a tenant; 0: no bound
+    unsigned prewarmed_workers = 1;  // the number of permanent prewarmed contexts on each device
+    EntryStore* keeping = nullptr;   // outlives it; null: nothing outlives the broker
+    uint64_t host_bytes = 0;         // the default host memory of a tenant; 0: no bound
     std::chrono::milliseconds shortage = kMemoryShortage;
   };
   // `control` outlives it.

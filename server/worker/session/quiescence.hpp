@@ -73,7 +73,8 @@ class Quiescence {
   // The broker was notified that a frame needs the driver.
   bool wanted_ GUARDED_BY(mutex_) = false;
   bool interrupted_ GUARDED_BY(mutex_) = false;
-  std::optional<bool> move_back_ GUARDED_BY(mutex_);  // the argument of move_blocks()
+  // The argument of move_blocks().
+  std::optional<bool> move_back_ GUARDED_BY(mutex_);
 };
 
 }  // namespace gpuwire::server
