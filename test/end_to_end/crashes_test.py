@@ -5,12 +5,14 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import tempfile
 import threading
 import unittest
 
 from cutting_proxy import CALLED, CONTROL, NOTICE, POSTED, REPLY, CuttingProxy, Point
 from support import BUILD, LONG, RUN_LIMIT_SECONDS, ServerCase, run, start, wait_until
+import time_limit
 
 PROGRAM = "crash_states"
 
@@ -61,7 +63,13 @@ class BesideANeighbour(ServerCase):
 
     @classmethod
     def tearDownClass(cls):
-        out, err = cls.neighbour.communicate(timeout=RUN_LIMIT_SECONDS)
+        try:
+            out, err = cls.neighbour.communicate(timeout=RUN_LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            stacks = time_limit.stacks_below(os.getpid())
+            cls.neighbour.kill()
+            out, err = cls.neighbour.communicate()
+            err += "the neighbour does not end\n" + stacks
         super().tearDownClass()
         if not out.rstrip().endswith("PASSED"):
             raise AssertionError(f"the neighbour noticed: {out}{err}")

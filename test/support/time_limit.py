@@ -5,7 +5,10 @@ No test judges by time: the limit is many times what the slowest method takes on
 """
 
 import os
+import re
+import shutil
 import signal
+import subprocess
 import sys
 import threading
 import unittest
@@ -13,6 +16,8 @@ import unittest
 LIMIT_SECONDS = int(os.environ.get("GPUWIRE_TEST_METHOD_SECONDS", "900"))
 # The time for cleaning up, which may hang as well.
 CLEANING_SECONDS = 60
+# Of the processes whose stacks are shown.
+STACKS_MAX, STACK_SECONDS = 12, 20
 LONG_TIMES = 8  # the long forms of the tests, which `make test-long` runs
 
 
@@ -43,9 +48,26 @@ def processes_below(process_id):
     return lines
 
 
+def stacks_below(process_id):
+    """What the processes below this one do: their lines, and the stacks of their threads where gdb is installed."""
+    lines = processes_below(process_id)
+    numbers = [number for line in lines for number in re.findall(r"^ *process (\d+) \([^Z]\)", line)]
+    for number in numbers[:STACKS_MAX] if shutil.which("gdb") else []:
+        try:
+            ran = subprocess.run(["gdb", "-p", number, "-batch", "-ex", "thread apply all backtrace 16"], text=True,
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                 timeout=STACK_SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            continue
+        lines.append(f"stacks of process {number}:")
+        lines += [line for line in ran.stdout.splitlines() if line.startswith(("#", "Thread"))]
+    return "\n".join(lines)
+
+
 def _expire(_number, _frame):
+    signal.alarm(CLEANING_SECONDS + STACKS_MAX * STACK_SECONDS)
+    print(stacks_below(os.getpid()), file=sys.stderr, flush=True)
     signal.alarm(CLEANING_SECONDS)
-    print("\n".join(processes_below(os.getpid())), file=sys.stderr, flush=True)
     raise TimeoutError(f"the test has not ended within {LIMIT_SECONDS} s")
 
 

@@ -1,6 +1,7 @@
 """Tests the output of a hanging test, and that the tests after it still run."""
 
 import os
+import shutil
 import subprocess
 import sys
 import unittest
@@ -31,6 +32,8 @@ class TimeLimit(unittest.TestCase):
                              env={**os.environ, "GPUWIRE_TEST_METHOD_SECONDS": "2"})
         self.assertEqual(ran.returncode, 1, ran.stderr)
         self.assertRegex(ran.stderr, r"process \d+ \([A-Z]\) sleep 1000: \w+")
+        if shutil.which("gdb"):
+            self.assertRegex(ran.stderr, r"stacks of process \d+:\nThread 1 .*\n#0 ")
         self.assertIn("TimeoutError: the test has not ended within 2 s", ran.stderr)
         self.assertIn("the second test ran", ran.stderr)
         self.assertIn("FAILED (errors=1)", ran.stderr)
