@@ -13,10 +13,14 @@ import time
 MARK = "GPUWIRE_STARVED"
 
 
+# A computing process ends with the tool that started it, however that ends.
+COMPUTE = "import os, sys\nparent = int(sys.argv[1])\nwhile os.getppid() == parent: sum(range(100000))"
+
+
 @contextlib.contextmanager
 def load(processes):
     """Runs this many computing processes inside of the context."""
-    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    running = [subprocess.Popen([sys.executable, "-c", COMPUTE, str(os.getpid())]) for _ in range(processes)]
     try:
         yield
     finally:
