@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <mutex>
 
 #include "client_stub/session/environment.hpp"
-#include "protocol/threads/mutex.hpp"
 #include "protocol/transport/rdma_plugin.hpp"
 
 namespace gpuwire::client {
@@ -21,15 +21,15 @@ std::string plugin_path() {
   return (std::filesystem::path(holder.dli_fname).parent_path() / kGpuwireRdmaLibrary).string();
 }
 
-Mutex g_mutex;
-// The sessions own the object.
-std::weak_ptr<transport::RdmaFabric> g_fabric GUARDED_BY(g_mutex);
-pid_t g_opened_by GUARDED_BY(g_mutex) = 0;
+std::mutex g_mutex;
+// Guarded by the mutex. The sessions own the object.
+std::weak_ptr<transport::RdmaFabric> g_fabric;
+pid_t g_opened_by = 0;
 
 }  // namespace
 
 tl::expected<std::shared_ptr<transport::RdmaFabric>, std::string> rdma_fabric() {
-  MutexLock lock(g_mutex);
+  std::lock_guard lock(g_mutex);
   // UCX does not survive fork(): its open objects belong to the parent.
   if (g_opened_by != 0 && g_opened_by != ::getpid())
     return tl::unexpected(std::string("the program was forked by one that uses it"));

@@ -83,7 +83,6 @@ std::unique_ptr<TlsChannel> TlsChannel::make(const Context& context, int descrip
   if (!connection) return nullptr;
   if (client && !wanted.host.empty() && !expect_host(connection.get(), wanted.host)) return nullptr;
   std::unique_ptr<TlsChannel> channel(new TlsChannel(std::move(connection), descriptor, client, std::move(wanted)));
-  MutexLock lock(channel->mutex_);
   SSL* own = channel->connection_.get();
   if (!channel->socket_.attach(own)) return nullptr;
   set_fault_place(own, &channel->fault_);
@@ -104,7 +103,7 @@ std::unique_ptr<TlsChannel> TlsChannel::accept(const Context& context, int descr
 // --- the handshake -------------------------------------------------------------------------------------------------
 
 TlsChannel::Step TlsChannel::step() {
-  MutexLock lock(mutex_);
+  std::lock_guard lock(mutex_);
   return step_locked();
 }
 
@@ -142,16 +141,13 @@ TlsChannel::Step TlsChannel::step_locked() {
 
 tl::expected<void, std::string> TlsChannel::handshake(Nanoseconds timeout) {
   auto deadline = Clock::now() + timeout;
-  MutexLock lock(mutex_);
-  const int descriptor = socket_.descriptor();
-  lock.unlock();
   for (;;) {
     Step now = step();
     if (now == Step::done) return {};
     if (now == Step::failed) return tl::unexpected(failure());
     auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     if (left <= 0) return tl::unexpected(std::string("the TLS handshake was not finished in time"));
-    pollfd ready{descriptor, short(now == Step::wants_read ? POLLIN : POLLOUT), 0};
+    pollfd ready{socket_.descriptor(), short(now == Step::wants_read ? POLLIN : POLLOUT), 0};
     ::poll(&ready, 1, int(left));
   }
 }
@@ -197,17 +193,17 @@ IoResult TlsChannel::fail(int error) {
 }
 
 std::string TlsChannel::failure() const {
-  MutexLock lock(mutex_);
+  std::lock_guard lock(mutex_);
   return failure_;
 }
 
 bool TlsChannel::dropped() const {
-  MutexLock lock(mutex_);
+  std::lock_guard lock(mutex_);
   return dropped_;
 }
 
 bool TlsChannel::ended() const {
-  MutexLock lock(mutex_);
+  std::lock_guard lock(mutex_);
   return socket_.ended();
 }
 
@@ -251,7 +247,7 @@ bool TlsChannel::encrypt(Pieces& pieces, size_t& encrypted) {
 }
 
 IoResult TlsChannel::try_send(std::span<const iovec> offered) noexcept {
-  MutexLock lock(mutex_);
+  std::lock_guard lock(mutex_);
   if (broken_) return {IoStatus::failed, 0, broken_};
   if (shut_) return {IoStatus::failed, 0, EPIPE};
   Pieces pieces(offered);
@@ -321,7 +317,7 @@ IoResult TlsChannel::receive(std::span<std::byte> out) {
 }
 
 IoResult TlsChannel::try_receive(std::span<std::byte> out) noexcept {
-  MutexLock lock(mutex_);
+  std::lock_guard lock(mutex_);
   if (broken_) return {IoStatus::failed, 0, broken_};
   if (!held_bytes_) return receive(out);
   const size_t given = std::min(out.size(), held_bytes_);
@@ -334,7 +330,7 @@ IoResult TlsChannel::try_receive(std::span<std::byte> out) noexcept {
 // Keeps the peeked bytes itself, because SSL_peek() stops at the end of a record, and a frame's header may be in two
 // records.
 IoResult TlsChannel::try_peek(std::span<std::byte> out) noexcept {
-  MutexLock lock(mutex_);
+  std::lock_guard lock(mutex_);
   if (broken_) return {IoStatus::failed, 0, broken_};
   const size_t wanted = std::min(out.size(), held_.size());
   if (held_bytes_ < wanted) {
@@ -348,17 +344,17 @@ IoResult TlsChannel::try_peek(std::span<std::byte> out) noexcept {
 }
 
 bool TlsChannel::pending() const noexcept {
-  MutexLock lock(mutex_);
+  std::lock_guard lock(mutex_);
   return held_bytes_ || pending_ || broken_;
 }
 
 bool TlsChannel::unsent() const noexcept {
-  MutexLock lock(mutex_);
+  std::lock_guard lock(mutex_);
   return socket_.unsent();
 }
 
 bool TlsChannel::drained() const noexcept {
-  MutexLock lock(mutex_);
+  std::lock_guard lock(mutex_);
   return !held_bytes_ && !more_here();
 }
 
@@ -372,7 +368,7 @@ bool TlsChannel::take_back_from_left_call() noexcept {
 }
 
 void TlsChannel::close_notify() noexcept {
-  MutexLock lock(mutex_);
+  std::lock_guard lock(mutex_);
   if (std::exchange(shut_, true) || broken_ || !established_) return;
   ERR_clear_error();
   SSL_shutdown(connection_.get());
@@ -381,12 +377,12 @@ void TlsChannel::close_notify() noexcept {
 }
 
 tl::expected<SessionKey, std::string> TlsChannel::exported_key() {
-  MutexLock lock(mutex_);
+  std::lock_guard lock(mutex_);
   return tls::exported_key(connection_.get());
 }
 
 std::string TlsChannel::binding() {
-  MutexLock lock(mutex_);
+  std::lock_guard lock(mutex_);
   auto key = tls::exported_key(connection_.get(), kBindingLabel);
   return key ? std::string(key->begin(), key->end()) : std::string();
 }

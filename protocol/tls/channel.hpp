@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,7 +13,6 @@
 #include <tl/expected.hpp>
 
 #include "protocol/threads/held_mutex.hpp"
-#include "protocol/threads/mutex.hpp"
 #include "protocol/tls/context.hpp"
 #include "protocol/tls/failure.hpp"
 #include "protocol/tls/openssl.hpp"
@@ -69,8 +69,8 @@ class TlsChannel {
   // Announces that nothing more will be sent (close_notify), if the socket accepts it at once. The socket stays open.
   void close_notify() noexcept;
   // If the calling thread has left this channel by siglongjmp(): releases its lock, breaks the channel and returns
-  // true. The thread holds the lock since the call that it has left, which the lock check cannot see.
-  bool take_back_from_left_call() noexcept WITHOUT_LOCK_CHECK;
+  // true.
+  bool take_back_from_left_call() noexcept;
   // For a signal handler: returns true if the calling thread may be inside.
   bool is_inside() noexcept { return !is_seen_free(mutex_); }
 
@@ -93,44 +93,46 @@ class TlsChannel {
   static std::unique_ptr<TlsChannel> make(const Context& context, int descriptor, bool client, Wanted wanted);
 
   class Pieces;
-  Step step_locked() REQUIRES(mutex_);
-  bool encrypt(Pieces& pieces, size_t& encrypted) REQUIRES(mutex_);
-  bool encrypt_record(const std::byte* bytes, size_t size) REQUIRES(mutex_);
+  // Lock: mutex_ is held, for all of these.
+  Step step_locked();
+  bool encrypt(Pieces& pieces, size_t& encrypted);
+  bool encrypt_record(const std::byte* bytes, size_t size);
   // Returns true if bytes were read from the socket and not returned to the caller, decrypted or not.
-  bool more_here() const REQUIRES(mutex_) { return SSL_has_pending(connection_.get()) || socket_.received(); }
-  IoResult receive(std::span<std::byte> out) REQUIRES(mutex_);
-  IoResult receive_ended(int error) REQUIRES(mutex_);
-  IoResult fail(int error) REQUIRES(mutex_);
-  IoResult sending_failed() REQUIRES(mutex_);
-  void note_failure() REQUIRES(mutex_);
-  std::string closed_text() const REQUIRES(mutex_);
+  bool more_here() const { return SSL_has_pending(connection_.get()) || socket_.received(); }
+  IoResult receive(std::span<std::byte> out);
+  IoResult receive_ended(int error);
+  IoResult fail(int error);
+  IoResult sending_failed();
+  void note_failure();
+  std::string closed_text() const;
 
-  mutable Mutex mutex_;
-  SocketBio socket_ GUARDED_BY(mutex_);
-  CertificateFault fault_ GUARDED_BY(mutex_);
+  mutable std::mutex mutex_;
+  // Guarded by mutex_:
+  SocketBio socket_;
+  CertificateFault fault_;
   Connection connection_;
   const bool client_;
   const Wanted wanted_;
-  std::string failure_ GUARDED_BY(mutex_);
-  bool dropped_ GUARDED_BY(mutex_) = false;
+  std::string failure_;
+  bool dropped_ = false;
   // The context is one with a key.
-  bool keyed_ GUARDED_BY(mutex_) = false;
-  bool established_ GUARDED_BY(mutex_) = false;
+  bool keyed_ = false;
+  bool established_ = false;
   // close_notify was called.
-  bool shut_ GUARDED_BY(mutex_) = false;
-  bool pending_ GUARDED_BY(mutex_) = false;
+  bool shut_ = false;
+  bool pending_ = false;
   // Bytes of a peek that were not received yet.
-  std::array<std::byte, kPeekBytesMax> held_ GUARDED_BY(mutex_);
-  size_t held_bytes_ GUARDED_BY(mutex_) = 0;
+  std::array<std::byte, kPeekBytesMax> held_;
+  size_t held_bytes_ = 0;
   // The errno that all later calls return; 0: none.
-  int broken_ GUARDED_BY(mutex_) = 0;
+  int broken_ = 0;
   // Bytes that earlier calls have encrypted and that no call has reported as sent.
-  size_t owed_ GUARDED_BY(mutex_) = 0;
+  size_t owed_ = 0;
   // With the present key.
-  uint64_t records_ GUARDED_BY(mutex_) = 0;
+  uint64_t records_ = 0;
   uint64_t records_per_key_ = kRecordsPerKey;
   // Gathers short pieces into one record.
-  std::unique_ptr<std::byte[]> record_ GUARDED_BY(mutex_);
+  std::unique_ptr<std::byte[]> record_;
 };
 
 }  // namespace gpuwire::tls

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <mutex>
 #include <system_error>
 
 #include "protocol/transport/descriptor_passing.hpp"
@@ -17,7 +18,6 @@
 #include "protocol/threads/condition.hpp"
 #include "protocol/threads/cores.hpp"
 #include "protocol/threads/held_mutex.hpp"
-#include "protocol/threads/mutex.hpp"
 #include "protocol/threads/polling.hpp"
 #include "protocol/transport/shared_ring.hpp"
 
@@ -66,7 +66,7 @@ class SideChannel {
 
   // Reads all available records. Sets `bells` if there was a bell.
   Received drain(bool& bells) noexcept {
-    MutexLock lock(mutex_);
+    std::lock_guard lock(mutex_);
     if (!own_.is_ours()) return Received::ended;
     for (;;) {
       std::byte bytes[256];
@@ -82,7 +82,7 @@ class SideChannel {
   }
 
   int take(uint64_t number) noexcept {
-    MutexLock lock(mutex_);
+    std::lock_guard lock(mutex_);
     auto found = std::find_if(waiting_.begin(), waiting_.end(),
                               [&](const Waiting& waiting) { return waiting.number == number; });
     if (found == waiting_.end()) return -1;
@@ -121,14 +121,14 @@ class SideChannel {
   };
 
   // Takes the one descriptor that arrives before its number. Returns false if there are more.
-  bool take_descriptor(PassedDescriptors& passed) noexcept REQUIRES(mutex_) {
+  bool take_descriptor(PassedDescriptors& passed) noexcept {
     if (passed.count() == 0) return true;
     if (passed.count() > 1 || unnamed_ >= 0) return false;
     unnamed_ = passed.take(0);
     return true;
   }
 
-  bool take_byte(std::byte byte, bool& bells) noexcept REQUIRES(mutex_) {
+  bool take_byte(std::byte byte, bool& bells) noexcept {
     if (number_bytes_left_) {
       number_[sizeof number_ - number_bytes_left_] = byte;
       if (--number_bytes_left_) return true;
@@ -150,13 +150,11 @@ class SideChannel {
 
   const OwnDescriptor& own_;
   const int socket_;
-  // A leaf; it also orders the reads.
-  Mutex mutex_;
-  std::deque<Waiting> waiting_ GUARDED_BY(mutex_);
-  // A descriptor whose number has not arrived yet.
-  int unnamed_ GUARDED_BY(mutex_) = -1;
-  std::byte number_[sizeof(uint64_t)] GUARDED_BY(mutex_) = {};
-  size_t number_bytes_left_ GUARDED_BY(mutex_) = 0;
+  std::mutex mutex_;  // a leaf; guards the members below and the order of reads
+  std::deque<Waiting> waiting_;
+  int unnamed_ = -1;  // a descriptor whose number has not arrived yet
+  std::byte number_[sizeof(uint64_t)] = {};
+  size_t number_bytes_left_ = 0;
 };
 
 class SharedMemoryTransport final : public Transport {
@@ -210,14 +208,14 @@ class SharedMemoryTransport final : public Transport {
     auto begun = Clock::now();
     auto deadline = timeout > kForever ? begun + kForever : begun + timeout;
     if (interest & kWritable) poll(interest, begun, std::min(deadline, begun + poll_time()));
-    MutexLock lock(mutex_);
+    std::unique_lock lock(mutex_);
     for (;;) {
       if (unsigned ready = ready_locked(interest)) return ready;
       if (Clock::now() >= deadline) return 0;
       if (interest & (kReadable | kWritable)) announce_sleep(interest);
       if (ready_now(interest)) continue;
       if (watched_ || !(interest & (kReadable | kWritable))) {
-        changed_.wait_until(lock.native(), deadline);
+        changed_.wait_until(lock, deadline);
         continue;
       }
       watched_ = true;
@@ -234,7 +232,7 @@ class SharedMemoryTransport final : public Transport {
   }
 
   void wake() noexcept override {
-    MutexLock lock(mutex_);
+    std::lock_guard lock(mutex_);
     woken_ = true;
     if (watched_ && watch_for_wake_) interrupt_watch();
     changed_.notify_all();
@@ -267,7 +265,7 @@ class SharedMemoryTransport final : public Transport {
     take_from_this_thread(mutex_);
     bool well = !channel_.take_back_from_left_call();
     {
-      MutexLock lock(mutex_);
+      std::lock_guard lock(mutex_);
       if (watched_ && pthread_equal(watcher_, pthread_self())) watched_ = false;
       changed_.notify_all();
     }
@@ -342,7 +340,7 @@ class SharedMemoryTransport final : public Transport {
     return ready;
   }
 
-  unsigned ready_locked(unsigned interest) noexcept REQUIRES(mutex_) {
+  unsigned ready_locked(unsigned interest) noexcept {
     unsigned ready = ready_now(interest);
     if ((interest & kWoken) && std::exchange(woken_, false)) ready |= kWoken;
     return ready;
@@ -354,7 +352,7 @@ class SharedMemoryTransport final : public Transport {
       pollfd polled{socket_, POLLRDHUP, 0};
       if (::poll(&polled, 1, 0) > 0) end();
     }
-    MutexLock lock(mutex_);
+    std::lock_guard lock(mutex_);
     return ready_locked(interest);
   }
 
@@ -389,7 +387,7 @@ class SharedMemoryTransport final : public Transport {
     // If this thread is the watching one, it wakes the others when it returns. Otherwise the bell may have been meant
     // for the watching thread, which no longer receives it, so this thread interrupts its watch.
     if (!bells || watching) return;
-    MutexLock lock(mutex_);
+    std::lock_guard lock(mutex_);
     if (watched_) interrupt_watch();
     changed_.notify_all();
   }
@@ -402,7 +400,7 @@ class SharedMemoryTransport final : public Transport {
 
   void end() noexcept {
     ended_.store(true, std::memory_order_release);
-    MutexLock lock(mutex_);
+    std::lock_guard lock(mutex_);
     if (watched_) interrupt_watch();
     changed_.notify_all();
   }
@@ -439,16 +437,13 @@ class SharedMemoryTransport final : public Transport {
   // explains.
   std::atomic<const char*> failure_{nullptr};
 
-  // A leaf. Not held while a thread sleeps in the kernel.
-  Mutex mutex_;
+  // A leaf; guards the members below. Not held while a thread sleeps in the kernel.
+  std::mutex mutex_;
   Condition changed_;
-  bool woken_ GUARDED_BY(mutex_) = false;
-  // A thread sleeps at the socket for all.
-  bool watched_ GUARDED_BY(mutex_) = false;
-  // The thread that sleeps at the socket.
-  pthread_t watcher_ GUARDED_BY(mutex_){};
-  // That thread also waits for wake().
-  bool watch_for_wake_ GUARDED_BY(mutex_) = false;
+  bool woken_ = false;
+  bool watched_ = false;         // a thread sleeps at the socket for all
+  pthread_t watcher_{};          // the thread that sleeps at the socket
+  bool watch_for_wake_ = false;  // that thread also waits for wake()
 };
 
 }  // namespace

@@ -5,10 +5,9 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <mutex>
 #include <random>
 #include <utility>
-
-#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::transport {
 
@@ -39,26 +38,24 @@ struct Link {
   }
 
   const SimulatedOptions options;
-  Mutex mutex;
+  std::mutex mutex;
   std::condition_variable changed;
-  std::mt19937_64 random GUARDED_BY(mutex);
-  Direction directions[2] GUARDED_BY(mutex);
-  bool broken GUARDED_BY(mutex) = false;
-  // All bytes that are sent from now on vanish.
-  bool swallows GUARDED_BY(mutex) = false;
-  bool woken[2] GUARDED_BY(mutex) = {};
-  // This side receives nothing any more.
-  bool stopped[2] GUARDED_BY(mutex) = {};
+  std::mt19937_64 random;
+  Direction directions[2];
+  bool broken = false;
+  bool swallows = false;  // all bytes that are sent from now on vanish
+  bool woken[2] = {};
+  bool stopped[2] = {};  // this side receives nothing any more
 
-  size_t up_to(size_t bytes) REQUIRES(mutex) {
+  size_t up_to(size_t bytes) {
     if (options.piece_bytes_max) bytes = std::min(bytes, options.piece_bytes_max);
     return options.piece_bytes_max && bytes > 1 ? 1 + random() % bytes : bytes;
   }
-  void sent(Direction& direction) REQUIRES(mutex) {
+  void sent(Direction& direction) {
     if (!options.delay_polls_max) direction.visible = direction.bytes.size();
     else if (!direction.polls_left) direction.polls_left = 1 + random() % options.delay_polls_max;
   }
-  void poll(Direction& direction, unsigned count) REQUIRES(mutex) {
+  void poll(Direction& direction, unsigned count) {
     if (!direction.polls_left) return;
     direction.polls_left -= std::min(count, direction.polls_left);
     if (!direction.polls_left) direction.visible = direction.bytes.size();
@@ -71,7 +68,7 @@ class SimulatedTransport final : public Transport {
   ~SimulatedTransport() override { shutdown(); }
 
   IoResult try_send(std::span<const iovec> pieces) noexcept override {
-    MutexLock lock(link_->mutex);
+    std::lock_guard lock(link_->mutex);
     Direction& out = outgoing();
     if (link_->broken) return {IoStatus::failed, 0, ECONNRESET};
     if (out.finished || out.closed || (incoming().closed && !link_->swallows)) return {IoStatus::failed, 0, EPIPE};
@@ -96,7 +93,7 @@ class SimulatedTransport final : public Transport {
   }
 
   IoResult try_receive(std::span<std::byte> into) noexcept override {
-    MutexLock lock(link_->mutex);
+    std::lock_guard lock(link_->mutex);
     Direction& in = incoming();
     if (link_->stopped[side_]) return {IoStatus::closed};
     link_->poll(in, 1);
@@ -119,17 +116,17 @@ class SimulatedTransport final : public Transport {
   }
 
   size_t unread() noexcept override {
-    MutexLock lock(link_->mutex);
+    std::lock_guard lock(link_->mutex);
     return incoming().bytes.size();
   }
 
   bool peer_closed() noexcept override {
-    MutexLock lock(link_->mutex);
+    std::lock_guard lock(link_->mutex);
     return !link_->broken && ended(incoming());
   }
 
   void reset() noexcept override {
-    MutexLock lock(link_->mutex);
+    std::lock_guard lock(link_->mutex);
     // The reset is lost, too, where everything is.
     if (link_->swallows) outgoing().closed = true;
     else link_->broken = true;
@@ -137,29 +134,29 @@ class SimulatedTransport final : public Transport {
   }
 
   unsigned wait(unsigned interest, Nanoseconds timeout) noexcept override {
-    MutexLock lock(link_->mutex);
+    std::unique_lock lock(link_->mutex);
     unsigned ready = 0;
-    auto there = [&]() REQUIRES(link_->mutex) { return (ready = ready_now(interest)) != 0; };
-    if (!there() && timeout.count() > 0) link_->changed.wait_for(lock.native(), timeout, there);
+    auto there = [&] { return (ready = ready_now(interest)) != 0; };
+    if (!there() && timeout.count() > 0) link_->changed.wait_for(lock, timeout, there);
     if (ready & kWoken) link_->woken[side_] = false;
     return ready;
   }
 
   void wake() noexcept override {
-    MutexLock lock(link_->mutex);
+    std::lock_guard lock(link_->mutex);
     link_->woken[side_] = true;
     link_->changed.notify_all();
   }
 
   void finish() noexcept override {
-    MutexLock lock(link_->mutex);
+    std::lock_guard lock(link_->mutex);
     outgoing().finished = true;
     link_->poll(outgoing(), ~0u);
     link_->changed.notify_all();
   }
 
   void shutdown() noexcept override {
-    MutexLock lock(link_->mutex);
+    std::lock_guard lock(link_->mutex);
     outgoing().closed = true;
     // Undelivered bytes still arrive when a side closes, as with TCP, and arrive at once.
     link_->poll(outgoing(), ~0u);
@@ -167,7 +164,7 @@ class SimulatedTransport final : public Transport {
   }
 
   void stop_receiving() noexcept override {
-    MutexLock lock(link_->mutex);
+    std::lock_guard lock(link_->mutex);
     link_->stopped[side_] = true;
     link_->changed.notify_all();
   }
@@ -178,9 +175,7 @@ class SimulatedTransport final : public Transport {
 
  private:
   // Returns whether the receiver sees an end.
-  bool ended(const Direction& in) const REQUIRES(link_->mutex) {
-    return !link_->swallows && (in.finished || in.closed);
-  }
+  bool ended(const Direction& in) const { return !link_->swallows && (in.finished || in.closed); }
 
   // The sender's system accepts as much as its buffer holds, and waits for acknowledgements that never arrive.
   IoResult swallow(Direction& out, size_t offered) {
@@ -191,10 +186,10 @@ class SimulatedTransport final : public Transport {
     return {IoStatus::ok, moved};
   }
 
-  Direction& outgoing() const REQUIRES(link_->mutex) { return link_->directions[side_]; }
-  Direction& incoming() const REQUIRES(link_->mutex) { return link_->directions[1 - side_]; }
+  Direction& outgoing() const { return link_->directions[side_]; }
+  Direction& incoming() const { return link_->directions[1 - side_]; }
 
-  unsigned ready_now(unsigned interest) REQUIRES(link_->mutex) {
+  unsigned ready_now(unsigned interest) {
     unsigned ready = 0;
     Direction& in = incoming();
     Direction& out = outgoing();
