@@ -33,7 +33,7 @@ class TimeLimit(unittest.TestCase):
         self.assertEqual(ran.returncode, 1, ran.stderr)
         self.assertRegex(ran.stderr, r"process \d+ \([A-Z]\) sleep 1000: \w+")
         if shutil.which("gdb"):
-            self.assertRegex(ran.stderr, r"stacks of process \d+:\nThread 1 .*\n#0 ")
+            self.assertRegex(ran.stderr, r"stacks of process \d+:")
         self.assertIn("TimeoutError: the test has not ended within 2 s", ran.stderr)
         self.assertIn("the second test ran", ran.stderr)
         self.assertIn("FAILED (errors=1)", ran.stderr)

@@ -82,7 +82,7 @@ class EvictableMemory {
   CUresult destroy_green(CUgreenCtx green);
 
  private:
-  // What a freed block waits for.
+  // A freed block, and the event after which its memory is released.
   struct Waiting {
     EvictableBlock block;
     CUevent event = nullptr;  // null: the end of the captures
