@@ -15,7 +15,7 @@ namespace gpuwire::software_device::test {
 namespace {
 
 constexpr size_t kValuesOfOpcode = 25'000;  // in all of its forms, and at least a block for each
-constexpr size_t kValuesOfOpcodeLong = 160'000;
+constexpr size_t kValuesOfOpcodeLong = 180'000;
 constexpr uint32_t kThreads = 64;
 constexpr uint64_t kSeed = 20;
 
