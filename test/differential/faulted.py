@@ -24,6 +24,8 @@ OF_ONE_KIND_OF_NODE = re.compile(r"cuGraph(Exec)?[A-Z]\w*Node(Get|Set|Copy)")
 SCALARS = set(model.SCALARS) - {"f32", "f64", "pointer"}
 NON_BLOCKING = 1
 GLOBAL, RELAXED = 0, 2  # CUstreamCaptureMode
+# The memory that frees get: a free in stream order ends it at a time that no other question may depend on.
+FREED = "freed memory"
 RESULTS = ("new", "given", "out", "inout")
 
 
@@ -40,8 +42,7 @@ def things(sequence, thread):
     library = made("library", "cuLibraryLoadData", f'"{PTX}"', 0, 0, 0, 0, 0, 0)
     graph = made("graph", "cuGraphCreate", 0)
     node = made("node", "cuGraphAddEmptyNode", graph, 0, 0)
-    memory, out = sequence.new("memory", 4096)
-    sequence.call(thread, "cuMemAlloc_v2", out, 4096)
+    memory, freed = block(sequence, thread), block(sequence, thread)
     return {
         "module": module,
         "stream": stream,
@@ -58,7 +59,14 @@ def things(sequence, thread):
                                 3),
         "memory_pool": made("pool", "cuMemPoolCreate", structure("CUmemPoolProps", {"allocType": 1, **on_device(0)})),
         "deviceptr": memory,
+        FREED: freed,
     }
+
+
+def block(sequence, thread):
+    memory, out = sequence.new("memory", 4096)
+    sequence.call(thread, "cuMemAlloc_v2", out, 4096)
+    return memory
 
 
 def answers(function, of_kind, never):
@@ -78,13 +86,13 @@ def can_be_given(p, of_kind):
     return p.kind in ("enum", "string", "deviceptr") or p.kind in SCALARS
 
 
-def right(p, of_kind):
+def right(function, p, of_kind):
     if p.direction in RESULTS:
         return "?hide"
     if p.is_handle:
         return of_kind.get(p.kind, 0) if p.direction == "in" else 0
     if p.kind == "deviceptr":
-        return of_kind[p.kind]
+        return of_kind[FREED if function.charges == "gives_back" else p.kind]
     return '"nothing"' if p.kind == "string" else 0 if p.kind == "device" else 1
 
 
@@ -95,7 +103,7 @@ def questions(api, of_kind, never):
     for function in api.functions:
         if not answers(function, of_kind, never):
             continue
-        arguments = [right(p, of_kind) for p in function.params]
+        arguments = [right(function, p, of_kind) for p in function.params]
         able = [
             i for i, p in enumerate(function.params)
             if arguments[i] and (p.is_handle or p.is_pointer) and p.kind != "stream"

@@ -277,17 +277,30 @@ class Automatic(ConfiguredCase):
     SETTINGS = 'suspend = "pressure"\nsuspend_after = "0s"\n'
 
     def configure(self, settings):
+        """Loads these settings. Afterwards the log has every audit line from before."""
+        reloads = len(self.reloads())
         self.write(settings)
         ran = self.admin("reload")
         self.assertEqual(ran.returncode, 0, ran.stderr)
+        wait_for_answer(lambda: len(self.reloads()), reloads + 1, "the audit line of the reload")
 
     def setUp(self):
-        self.configure(self.SETTINGS)
         wait_for_answer(lambda: self.status()["sessions"], [], "no session of an earlier test")
+        self.configure(self.SETTINGS)
         self.lines_before = len(audit_lines(self.server.log))
 
+    def reloads(self):
+        return [line for line in audit_lines(self.server.log) if line["event"] == "reload"]
+
     def events(self, name):
+        """Returns the audit lines that are in the log already: the server writes them later than clients get their
+        answers."""
         return [line for line in audit_lines(self.server.log)[self.lines_before:] if line["event"] == name]
+
+    def await_sessions(self, event, *programs):
+        """Waits until the log has this event for these programs' sessions, in this order and for no other."""
+        wait_for_answer(lambda: [line["session"] for line in self.events(event)],
+                        [program.session for program in programs], f"audit lines {event}")
 
     def await_state(self, program, state):
         wait_for_answer(lambda: self.figures(program)["state"], state, f"a session that is {state}")
@@ -305,7 +318,7 @@ class Automatic(ConfiguredCase):
             self.assertEqual(program.ask(f"work {seeded.randrange(1 << 31)}"), "right", f"turn {number}")
         for program in programs:
             program.end()
-        self.assertGreaterEqual(len(self.events("suspended")), 4)
+        wait_until(lambda: len(self.events("suspended")) >= 4, RUN_LIMIT_SECONDS, "audit lines of four suspensions")
         self.assertEqual({line["for"].rsplit(" ", 1)[0] for line in self.events("suspended")}, {"memory for session"})
         self.assertEqual(self.events("suspend_asked"), [])
 
@@ -315,7 +328,7 @@ class Automatic(ConfiguredCase):
         with_memory = ("--memory", f"{DEVICE_MIB // 2}MiB")
         second = self.begin(options=with_memory)
         self.assertEqual(self.figures(first)["state"], "suspended")
-        self.assertEqual([line["session"] for line in self.events("queued")], [second.session])
+        self.await_sessions("queued", second)
         self.assertEqual(second.ask("work 1"), "right")
         self.assertEqual(first.ask("work 1"), "right")
         self.assertEqual(self.figures(second)["state"], "suspended")
@@ -333,7 +346,7 @@ class Automatic(ConfiguredCase):
         self.assertEqual(busy.ask("go"), "done")
         # The server sees a little later than the program that the work has ended.
         wait_for_answer(lambda: other.ask(size), "taken", "an allocation")
-        self.assertEqual([line["session"] for line in self.events("suspended")], [busy.session])
+        self.await_sessions("suspended", busy)
         self.assertEqual(other.ask("give"), "given")
         self.assertEqual(busy.ask("work 2"), "right")
         busy.end()
@@ -344,6 +357,7 @@ class Automatic(ConfiguredCase):
         program = self.begin()
         self.assertEqual(program.ask("work 1"), "right")
         self.await_state(program, "suspended")
+        wait_until(lambda: self.events("suspended"), RUN_LIMIT_SECONDS, "the audit line of a suspension")
         self.assertEqual(self.events("suspended")[0]["for"], "its idle time")
         self.assertEqual(program.ask("work 2"), "right")
         self.await_state(program, "suspended")
@@ -371,7 +385,7 @@ class Automatic(ConfiguredCase):
         # No victim for an allocation, either.
         size = f"take {(int(other.ask('free')) >> 20) + 8}"
         self.assertEqual(other.ask(size), "cudaErrorMemoryAllocation")
-        self.assertEqual([line["session"] for line in self.events("suspended")], [first.session])
+        self.await_sessions("suspended", first)
         self.configure(self.SETTINGS + 'suspend_memory = "100MiB"\n')
         wait_for_answer(lambda: other.ask(size), "taken", "an allocation")
         self.assertEqual(other.ask("give"), "given")

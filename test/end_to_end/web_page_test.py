@@ -13,7 +13,7 @@ import unittest
 import urllib.parse
 
 import tenants_test
-from support import PROGRAMS, RUN_LIMIT_SECONDS, children, command, wait_until
+from support import PROGRAMS, RUN_LIMIT_SECONDS, children, command, wait_for_answer, wait_until
 from tenants_test import GPUWIRE
 
 CSRF = re.compile(r'name="csrf" value="([0-9a-f]+)"')
@@ -335,9 +335,12 @@ class Sessions(Page):
         works()  # its memory is back
         self.assert_passes(program)
         for event in ("suspend_asked", "resume_asked"):
-            done = [line for line in self.audited(event) if "result" in line]
-            self.assertTrue(done and all(line["by"] == "web page" for line in done), self.audited(event))
-            self.assertEqual({line.get("tenant") for line in done}, {None, "anna"})
+            def done(event=event):
+                return [line for line in self.audited(event) if "result" in line]
+
+            # The state is seen earlier than its audit line.
+            wait_for_answer(lambda: {line.get("tenant") for line in done()}, {None, "anna"}, f"audit lines {event}")
+            self.assertTrue(all(line["by"] == "web page" for line in done()), self.audited(event))
 
     def test_whoever_suspends_a_session_is_told_why_it_is_not_suspended(self):
         program = self.start_as("anna")
