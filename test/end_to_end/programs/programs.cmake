@@ -43,7 +43,8 @@ foreach(source ${sources})
   if(${name}_more)  # nvcc writes a depfile for one source only
     set(depfile)
   else()
-    list(APPEND command -MD -MF ${output}.d)
+    gpuwire_nvcc_depfile(depfile_options ${output})
+    list(APPEND command ${depfile_options})
   endif()
   add_custom_command(
     OUTPUT ${output}
@@ -79,11 +80,12 @@ foreach(folder ${folders})
     continue()
   endif()
   test_programs_command(command ${folder} ${output})
+  gpuwire_nvcc_depfile(depfile_options ${output})
   add_custom_command(
     OUTPUT ${output} ${names}
     COMMAND ${Python3_EXECUTABLE} ${programs}/join_programs.py ${unit} ${sources}
     # Only the main() of a program returns 0 by itself.
-    COMMAND ${command} -Xcompiler -Werror=return-type -MD -MF ${output}.d ${unit}
+    COMMAND ${command} -Xcompiler -Werror=return-type ${depfile_options} ${unit}
     ${links}
     DEPENDS ${sources} ${programs}/join_programs.py
     DEPFILE ${output}.d
