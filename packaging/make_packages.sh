@@ -37,14 +37,19 @@ cached() { sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt"; }
 rm -rf "$packages"
 pack DEB
 for of in client server; do pack TGZ -D GPUWIRE_TARBALL=$of; done
-if command -v rpmbuild >/dev/null; then pack RPM
+if command -v rpmbuild >/dev/null; then
+  # rpmbuild takes no path with a space.
+  rpm=$(mktemp -d)
+  trap 'rm -rf "$rpm"' EXIT
+  pack RPM -B "$rpm"
+  mv "$rpm"/*.rpm "$packages"
 else echo "without RPM packages: rpmbuild is missing (Debian package rpm)" >&2
 fi
 rm -rf "$packages/_CPack_Packages"
 
 echo "packing: wheel"
 installed=$(mktemp -d)
-trap 'rm -rf "$installed"' EXIT
+trap 'rm -rf "$installed" "${rpm:-}"' EXIT
 logged cmake --install "$build" --component client --strip --prefix "$installed"
 python3 packaging/python/make_wheel.py --client "$installed" --forwarders "$build/wheel" --level $level \
   --version "$(cached CMAKE_PROJECT_VERSION)" --glibc "$(cached GPUWIRE_OLDEST_GLIBC)" --output "$packages"
