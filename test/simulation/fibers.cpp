@@ -149,6 +149,7 @@ struct Scheduler {
       if (!candidates.empty()) break;
       if (!earliest) over("every thread waits for ever");
       if (explains && earliest->deadline - now >= kLongNs) explain(earliest->deadline - now);
+      waited += earliest->deadline - now;
       now = earliest->deadline;
     }
     if (now - kBeginNs > kScenarioNsMax) over("there is no end within an hour");
@@ -191,7 +192,8 @@ struct Scheduler {
   // The number of waiters for addresses with this remainder: mostly zero.
   std::array<unsigned, 256> waiters{};
   bool alone = false, explains = false;
-  uint64_t random = 0x9e3779b97f4a7c15, now = kBeginNs, turn = 0, activity = 1;
+  // `waited`: the part of the time in which every thread waited.
+  uint64_t random = 0x9e3779b97f4a7c15, now = kBeginNs, waited = 0, turn = 0, activity = 1;
   unsigned steps_max = 64;
   uint64_t steps_left = 64;
   void (*stuck)(const char*) = nullptr;
@@ -370,10 +372,12 @@ void begin_schedule(uint64_t seed, void (*stuck)(const char* why), bool explains
   s.steps_max = kStepsMax[s.draw() % kStepsMax.size()];
   s.interrupt_after();
   s.now = fibers::kBeginNs;
+  s.waited = 0;
   s.stuck = stuck;
   s.explains = explains;
 }
 
 uint64_t scheduled_ns() { return fibers::all().now - fibers::kBeginNs; }
+uint64_t scheduled_wait_ns() { return fibers::all().waited; }
 
 }  // namespace gpuwire::simulation

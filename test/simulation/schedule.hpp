@@ -15,4 +15,8 @@ void begin_schedule(uint64_t seed, void (*stuck)(const char* why), bool explains
 // Returns the time since begin_schedule() by the scenario's clock; 0 if that is the system's.
 uint64_t scheduled_ns();
 
+// Returns the part of that time in which every thread waited. The rest is the threads' own looks at the clock, whose
+// number grows with the pieces that a scenario's data come in.
+uint64_t scheduled_wait_ns();
+
 }  // namespace gpuwire::simulation

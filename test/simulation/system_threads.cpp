@@ -5,5 +5,6 @@ namespace gpuwire::simulation {
 
 void begin_schedule(uint64_t, void (*)(const char*), bool) {}
 uint64_t scheduled_ns() { return 0; }
+uint64_t scheduled_wait_ns() { return 0; }
 
 }  // namespace gpuwire::simulation
