@@ -125,7 +125,7 @@ void ConnectedSession::take_reply(OwnCall* own) {
       if (!call->aside) --awaited_;
     }
     if (call->left) return calls_.remove(call);
-    if (call->asleep) call->changed.notify_one();
+    if (call->asleep) call->changed.notify_all();
   }
   if (bad) fault(*bad);
 }
@@ -192,7 +192,7 @@ void ConnectedSession::take_notice() {
 void ConnectedSession::pass_on_role(std::unique_lock<std::mutex>&) {
   receiving_ = false;
   for (PendingCall* call = calls_.oldest(); call; call = call->newer)
-    if (call->asleep && !call->arrived) return call->changed.notify_one();
+    if (call->asleep && !call->arrived) return call->changed.notify_all();
   if (room_waiters_) return room_changed_.notify_all();
   if (!thread_awaits_role_ || awaited_) return;
   thread_awaits_role_ = false;
@@ -202,7 +202,7 @@ void ConnectedSession::pass_on_role(std::unique_lock<std::mutex>&) {
 void ConnectedSession::notify_everybody() {
   std::lock_guard lock(receive_mutex_);
   for (PendingCall* call = calls_.oldest(); call; call = call->newer)
-    if (call->asleep) call->changed.notify_one();
+    if (call->asleep) call->changed.notify_all();
   room_changed_.notify_all();
 }
 

@@ -4,8 +4,8 @@
 #include <pthread.h>
 
 #include <atomic>
-#include <condition_variable>
 
+#include "protocol/threads/condition.hpp"
 #include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
@@ -34,7 +34,7 @@ class SessionThread {
   // every turn.
   std::atomic<bool> stopping_{false};
   Mutex mutex_;
-  std::condition_variable changed_;
+  Condition changed_;
   // The thread touches nothing of the session any more.
   bool finished_ GUARDED_BY(mutex_) = false;
 };

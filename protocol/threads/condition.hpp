@@ -1,5 +1,6 @@
-// A condition variable like std::condition_variable, for waits that a program's thread may leave by siglongjmp() out of
-// a signal handler. A notification depends on no state of the waiting threads, whereas the C library counts them.
+// A condition variable like std::condition_variable, which the product uses nowhere, for two reasons: the C library
+// counts the waiting threads, whereas a program's thread may leave a wait by siglongjmp() out of a signal handler; and
+// up to glibc 2.40 notify_one() can wake none of several waiting threads (glibc's bug 25847).
 #pragma once
 
 #include <linux/futex.h>
@@ -23,12 +24,9 @@ class Condition {
   Condition& operator=(const Condition&) = delete;
 
   // Called after the change, with the mutex held or after its release.
-  void notify_all() noexcept {
-    changes_.fetch_add(1, std::memory_order_seq_cst);
-    if (sleepers_.load(std::memory_order_seq_cst) != 0)
-      syscall(SYS_futex, &changes_, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
-  }
-  void notify_one() noexcept { notify_all(); }
+  void notify_all() noexcept { wake(INT32_MAX); }
+  // Wakes a single thread. For threads that all wait for the same thing: whichever wakes finds it.
+  void notify_one() noexcept { wake(1); }
 
   template <class Lock>
   void wait(Lock& lock) noexcept {
@@ -53,17 +51,27 @@ class Condition {
     // Limits the timeout so that the sum with the clock does not overflow.
     constexpr auto kForever = std::chrono::hours(24 * 365);
     const auto now = std::chrono::steady_clock::now();
-    const auto deadline = now + (time < kForever ? std::chrono::nanoseconds(time) : std::chrono::nanoseconds(kForever));
-    while (!done())
-      if (!wait_until(lock, deadline)) return done();
-    return true;
+    return wait_until(
+        lock, now + (time < kForever ? std::chrono::nanoseconds(time) : std::chrono::nanoseconds(kForever)), done);
   }
   template <class Lock, class Rep, class Period>
   void wait_for(Lock& lock, std::chrono::duration<Rep, Period> time) noexcept {
     wait_until(lock, std::chrono::steady_clock::now() + time);
   }
+  template <class Lock, class Done>
+  bool wait_until(Lock& lock, std::chrono::steady_clock::time_point deadline, Done done) noexcept WITHOUT_LOCK_CHECK {
+    while (!done())
+      if (!wait_until(lock, deadline)) return done();
+    return true;
+  }
 
  private:
+  void wake(int threads_max) noexcept {
+    changes_.fetch_add(1, std::memory_order_seq_cst);
+    if (sleepers_.load(std::memory_order_seq_cst) != 0)
+      syscall(SYS_futex, &changes_, FUTEX_WAKE_PRIVATE, threads_max, nullptr, nullptr, 0);
+  }
+
   template <class Lock>
   void sleep(Lock& lock, const timespec* limit) noexcept {
     // Both accesses are seq_cst: either the notifying thread sees the sleeper, or the sleeper sees a changed count. A

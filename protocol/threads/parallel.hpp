@@ -3,13 +3,13 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+#include "protocol/threads/condition.hpp"
 #include "protocol/threads/mutex.hpp"
 
 namespace gpuwire {
@@ -42,7 +42,7 @@ class Parallel {
   std::vector<std::thread> threads_;
   // Not held during a piece of work.
   Mutex mutex_;
-  std::condition_variable changed_, done_;
+  Condition changed_, done_;
   const std::function<void(size_t)>* work_ GUARDED_BY(mutex_) = nullptr;
   size_t next_ GUARDED_BY(mutex_) = 0, count_ GUARDED_BY(mutex_) = 0;
   bool ending_ GUARDED_BY(mutex_) = false;

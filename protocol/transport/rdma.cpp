@@ -10,13 +10,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <condition_variable>
 #include <csignal>
 #include <cstring>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+#include "protocol/threads/condition.hpp"
 #include "protocol/threads/cores.hpp"
 #include "protocol/threads/held_mutex.hpp"
 #include "protocol/threads/polling.hpp"
@@ -171,7 +171,7 @@ class RdmaConnection final : public RdmaEnd, public Transport {
 
   // Guards the end and all members below. A leaf, except for locks inside the fabric.
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
+  Condition changed_;
   unsigned sleepers_ = 0;
   Outgoing out_{nullptr};
   Incoming in_{nullptr};

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <mutex>
 #include <random>
 #include <utility>
+
+#include "protocol/threads/condition.hpp"
 
 namespace gpuwire::transport {
 
@@ -39,7 +40,7 @@ struct Link {
 
   const SimulatedOptions options;
   std::mutex mutex;
-  std::condition_variable changed;
+  Condition changed;
   std::mt19937_64 random;
   Direction directions[2];
   bool broken = false;

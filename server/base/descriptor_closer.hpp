@@ -1,12 +1,12 @@
 // Closes descriptors whose close(2) may wait for another process.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <memory>
 #include <thread>
 
+#include "protocol/threads/condition.hpp"
 #include "protocol/threads/mutex.hpp"
 #include "server/base/owned_descriptor.hpp"
 
@@ -34,7 +34,7 @@ class DescriptorCloser {
  private:
   struct Shared {
     Mutex mutex;
-    std::condition_variable changed;
+    Condition changed;
     std::deque<OwnedDescriptor> waiting GUARDED_BY(mutex);
     bool ending GUARDED_BY(mutex) = false, ended GUARDED_BY(mutex) = false;
   };

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <chrono>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "protocol/digest/blake3.hpp"
+#include "protocol/threads/condition.hpp"
 #include "protocol/threads/mutex.hpp"
 #include "protocol/threads/parallel.hpp"
 #include "server/base/host_memory.hpp"
@@ -79,7 +79,7 @@ class ChunkStore {
 
   // A leaf.
   Mutex mutex_;
-  std::condition_variable changed_;
+  Condition changed_;
   HostCharge charge_ GUARDED_BY(mutex_);
   uint64_t uncharged_bytes_ GUARDED_BY(mutex_);
   size_t allocated_bytes_ GUARDED_BY(mutex_) = 0;

@@ -2,9 +2,10 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <mutex>
+
+#include "protocol/threads/condition.hpp"
 
 namespace gpuwire::server::ipc {
 
@@ -24,8 +25,8 @@ class AnswerWait {
   // `ask` sends the request, once to each broker; false: it could not be sent. True: `answered` became true within
   // `at_most` of a request.
   template <class Ask, class Answered>
-  bool wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, std::chrono::milliseconds at_most,
-            Ask&& ask, Answered&& answered) {
+  bool wait(std::unique_lock<std::mutex>& lock, Condition& changed, std::chrono::milliseconds at_most, Ask&& ask,
+            Answered&& answered) {
     for (;;) {
       const uint64_t asked = epoch_;
       if (!ask() && !away_) return false;

@@ -2,12 +2,12 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <optional>
 #include <string>
 
 #include <tl/expected.hpp>
 
+#include "protocol/threads/condition.hpp"
 #include "protocol/threads/mutex.hpp"
 #include "server/ipc/answer_wait.hpp"
 #include "server/ipc/channel.hpp"
@@ -40,7 +40,7 @@ class BlockingRequests {
   Channel& channel_;
   // Locked before the channel's; released while a thread waits for an answer.
   Mutex mutex_;
-  std::condition_variable changed_;
+  Condition changed_;
   AnswerWait wait_ GUARDED_BY(mutex_);
   RequestTable<Pending> pending_ GUARDED_BY(mutex_){kBlockingRequestsMax};
 };

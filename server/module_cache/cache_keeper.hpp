@@ -2,11 +2,11 @@
 // it.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <filesystem>
 #include <thread>
 
+#include "protocol/threads/condition.hpp"
 #include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::server {
@@ -50,7 +50,7 @@ class CacheKeeper {
   const std::filesystem::path directory_;
   const uint64_t bytes_max_;
   Mutex mutex_;
-  std::condition_variable ending_changed_;
+  Condition ending_changed_;
   bool ending_ GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

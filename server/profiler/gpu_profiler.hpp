@@ -3,7 +3,6 @@
 
 #include <cuda.h>
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -16,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "protocol/threads/condition.hpp"
 #include "protocol/threads/mutex.hpp"
 #include "server/driver_table.hpp"
 #include "server/profiler/cupti/trace.hpp"
@@ -149,7 +149,7 @@ class GpuProfiler final : public Profiler, private WorkTimer {
   std::unordered_map<const void*, uint64_t> streams_;
 
   Mutex mutex_;
-  std::condition_variable changed_, sent_;
+  Condition changed_, sent_;
   // Only the executor adds and removes contexts, so it may keep a pointer without the mutex.
   std::list<Context> contexts_ GUARDED_BY(mutex_);
   size_t pending_ GUARDED_BY(mutex_) = 0;

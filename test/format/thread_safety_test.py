@@ -135,6 +135,13 @@ class ThreadSafety(unittest.TestCase):
             self.assertIn("thread-safety", check(WRONG % wrong, self.build, self.cuda), wrong)
 
 
+class Conditions(unittest.TestCase):
+    def test_the_product_waits_with_its_own_condition_variable(self):
+        found = [os.path.join(folder, name) for folder, name in files_of(TREES, (".hpp", ".cpp"))
+                 if re.search(r"std::condition_variable \w|<condition_variable>", text_of(folder, name))]
+        self.assertEqual(found, [], "protocol/threads/condition.hpp says why")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", default=ThreadSafety.build, help="the build, for its generated headers")

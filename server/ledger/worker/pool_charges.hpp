@@ -4,12 +4,12 @@
 #include <cuda.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <thread>
 #include <unordered_map>
 
+#include "protocol/threads/condition.hpp"
 #include "protocol/threads/mutex.hpp"
 #include "server/ledger/worker/take.hpp"
 
@@ -112,7 +112,7 @@ class PoolCharges {
   std::unordered_map<CUmemoryPool, std::shared_ptr<Pool>> pools_ GUARDED_BY(mutex_);
   // A free was seen since the last settlement; a hint for the same calls, so relaxed.
   std::atomic<bool> unsettled_{false};
-  std::condition_variable changed_;
+  Condition changed_;
   bool charged_ GUARDED_BY(mutex_) = false, freed_ GUARDED_BY(mutex_) = false,
                 // Something may shrink; something was freed since the last look.
       ending_ GUARDED_BY(mutex_) = false;

@@ -5,10 +5,10 @@
 #include <cuda.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <memory>
 #include <vector>
 
+#include "protocol/threads/condition.hpp"
 #include "protocol/threads/mutex.hpp"
 #include "server/replay/completion/completion_words.hpp"
 
@@ -60,7 +60,7 @@ class EventPool : public std::enable_shared_from_this<EventPool> {
 
   const DriverTable& driver_;
   Mutex mutex_;
-  std::condition_variable returned_;
+  Condition returned_;
   std::vector<CUevent> free_ GUARDED_BY(mutex_);
   size_t taken_ GUARDED_BY(mutex_) = 0;
   bool abandoned_ GUARDED_BY(mutex_) = false;

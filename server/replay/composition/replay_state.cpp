@@ -1,9 +1,9 @@
 #include "server/replay/session/replay_state.hpp"
 
 #include <chrono>
-#include <condition_variable>
 #include <thread>
 
+#include "protocol/threads/condition.hpp"
 #include "protocol/threads/mutex.hpp"
 #include "server/driver_table.hpp"
 #include "server/replay/stream/host_callbacks.hpp"
@@ -69,7 +69,7 @@ bool ReplayState::device_at_rest() {
   // else.
   struct Rest {
     Mutex mutex;
-    std::condition_variable changed;
+    Condition changed;
     size_t open GUARDED_BY(mutex) = 0;
   };
   auto rest = std::make_shared<Rest>();

@@ -2,13 +2,13 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <functional>
 #include <mutex>
 #include <thread>
 
+#include "protocol/threads/condition.hpp"
 #include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::server {
@@ -39,7 +39,7 @@ class LinkThread {
 
   // A leaf; not held while a task runs.
   Mutex mutex_;
-  std::condition_variable changed_;
+  Condition changed_;
   std::deque<std::function<void()>> tasks_ GUARDED_BY(mutex_);
   // The number of tasks that have not ended.
   size_t open_ GUARDED_BY(mutex_) = 0;

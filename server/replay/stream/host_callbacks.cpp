@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "protocol/threads/condition.hpp"
 #include "protocol/threads/mutex.hpp"
 #include "server/driver_table.hpp"
 #include "server/replay/completion/completion.hpp"
@@ -20,7 +21,7 @@ namespace gpuwire::server {
 
 struct HostCallbacks::Shared {
   Mutex mutex;
-  std::condition_variable changed;
+  Condition changed;
   // Null if the session has ended.
   Replay* replay GUARDED_BY(mutex) = nullptr;
   // The trampolines that use `replay` without holding mutex.

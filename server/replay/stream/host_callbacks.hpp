@@ -3,7 +3,6 @@
 
 #include <cuda.h>
 
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cfenv>
-#include <condition_variable>
 #include <cstring>
 #include <mutex>
 #include <thread>
 
+#include "protocol/threads/condition.hpp"
 #include "server/software_device/execution/address_spaces.hpp"
 #include "server/software_device/execution/running_launch.hpp"
 
@@ -231,8 +231,8 @@ class EngineImplementation final : public Engine {
   }
 
   std::mutex mutex_;
-  std::condition_variable work_;
-  std::condition_variable left_;
+  gpuwire::Condition work_;
+  gpuwire::Condition left_;
   std::vector<RunningLaunch*> launches_;                    // guarded by mutex_
   std::vector<std::unique_ptr<Executor>> spare_executors_;  // guarded by mutex_
   bool closing_ = false;                                    // guarded by mutex_

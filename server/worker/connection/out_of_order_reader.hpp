@@ -1,7 +1,6 @@
 // Reads the connection while the executor is blocked.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -9,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "protocol/threads/condition.hpp"
 #include "protocol/wire/frame_decoder.hpp"
 #include "server/replay/replay.hpp"
 #include "server/worker/connection/frame_source.hpp"
@@ -76,7 +76,7 @@ class OutOfOrderReader {
 
   const Parts parts_;
   std::mutex mutex_;
-  std::condition_variable changed_;
+  Condition changed_;
   // Under mutex_.
   bool stopping_ = false;
   // Under mutex_.

@@ -3,11 +3,11 @@
 
 #include <cuda.h>
 
-#include <condition_variable>
 #include <functional>
 #include <thread>
 #include <vector>
 
+#include "protocol/threads/condition.hpp"
 #include "protocol/threads/mutex.hpp"
 #include "server/replay/completion/completion.hpp"
 
@@ -51,7 +51,7 @@ class PollingWatcher final : public CompletionWatcher {
   CUcontext current_ = nullptr;
 
   Mutex mutex_;
-  std::condition_variable changed_;
+  Condition changed_;
   // The thread takes these over.
   std::vector<Watch> added_ GUARDED_BY(mutex_);
   // The number of watches in both lists.

@@ -3,11 +3,11 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <optional>
 #include <string>
 
+#include "protocol/threads/condition.hpp"
 #include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::server {
@@ -66,7 +66,7 @@ class Quiescence {
   // The executor writes it under mutex_. Relaxed, because only the executor acts by it.
   std::atomic<bool> quiet_{false};
   Mutex mutex_;
-  std::condition_variable changed_;
+  Condition changed_;
   bool requested_ GUARDED_BY(mutex_) = false;
   // The broker has ended the rest.
   bool released_ GUARDED_BY(mutex_) = false;

@@ -1,12 +1,12 @@
 // Threads for driver calls that wait, so that the executor does not.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <thread>
 #include <vector>
 
+#include "protocol/threads/condition.hpp"
 #include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::server {
@@ -38,7 +38,7 @@ class WaiterPool {
 
   const Task enter_;
   Mutex mutex_;
-  std::condition_variable work_;
+  Condition work_;
   // At most one task for each idle thread.
   std::deque<Task> tasks_ GUARDED_BY(mutex_);
   // The threads without a running task, including those that a queued task will use.

@@ -14,7 +14,7 @@ constexpr std::chrono::minutes kLong{5};
 
 struct Asker {
   std::mutex mutex;
-  std::condition_variable changed;
+  gpuwire::Condition changed;
   AnswerWait wait;
   bool answered = false, reachable = true;
   unsigned asked = 0;

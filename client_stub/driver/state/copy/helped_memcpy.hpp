@@ -3,12 +3,12 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <thread>
 #include <vector>
 
+#include "protocol/threads/condition.hpp"
 #include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
@@ -61,7 +61,7 @@ class HelpedMemcpy {
   // Not held while a slice is copied.
   mutable Mutex mutex_;
   // For helpers; for the caller.
-  std::condition_variable begun_, done_;
+  Condition begun_, done_;
   // A ring, by number.
   std::array<Job, kMemcpyJobsMax> jobs_ GUARDED_BY(mutex_);
   // Jobs: the first that is not done, the first with slices left, the next one's number.

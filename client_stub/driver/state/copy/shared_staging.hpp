@@ -6,12 +6,12 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 
 #include "client_stub/driver/state/call/caller.hpp"
 #include "client_stub/driver/state/session/session_part.hpp"
+#include "protocol/threads/condition.hpp"
 #include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
@@ -105,7 +105,7 @@ class SharedStaging final : public SessionPart {
   bool drop_forgotten(const Caller& caller) noexcept;
 
   mutable Mutex mutex_;
-  std::condition_variable changed_;
+  Condition changed_;
   std::array<Block, kStagingBlocksMax> blocks_ GUARDED_BY(mutex_);
   uint64_t freed_ GUARDED_BY(mutex_) = 0;
   // The server has none to give, or other use for it.

@@ -10,6 +10,7 @@
 #include "client_stub/driver/state/context/context.hpp"
 #include "client_stub/driver/process/process.hpp"
 #include "client_stub/driver/state/session/server_session.hpp"
+#include "protocol/threads/condition.hpp"
 #include "protocol/wire/handle.hpp"
 
 namespace gpuwire::client {
@@ -178,8 +179,8 @@ void HostCallbacks::stop() noexcept {
 
 void HostCallbacks::after_fork_in_child() noexcept {
   new (&mutex_) Mutex;
-  new (&arrived_) std::condition_variable;
-  new (&finished_) std::condition_variable;
+  new (&arrived_) Condition;
+  new (&finished_) Condition;
   new (&due_) std::deque<Due>;
 }
 

@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -16,6 +15,7 @@
 
 #include "client_stub/driver/state/context/context.hpp"
 #include "client_stub/driver/state/session/session_part.hpp"
+#include "protocol/threads/condition.hpp"
 #include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::client {
@@ -105,9 +105,9 @@ class HostCallbacks final : public SessionPart {
   ServerSession& session_;
   mutable Mutex mutex_;
   // A function is due, or stopping_ is set.
-  std::condition_variable arrived_;
+  Condition arrived_;
   // unfinished_ has become 0, or over_ is set.
-  std::condition_variable finished_;
+  Condition finished_;
   bool stopping_ GUARDED_BY(mutex_) = false, over_ GUARDED_BY(mutex_) = false, lost_ GUARDED_BY(mutex_) = false;
   std::unordered_map<uint64_t, HostCallback> callbacks_ GUARDED_BY(mutex_);
   // The streams and frames of functions that have not returned.

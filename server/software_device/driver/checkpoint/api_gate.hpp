@@ -2,9 +2,9 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <optional>
 
+#include "protocol/threads/condition.hpp"
 #include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::software_device {
@@ -43,7 +43,7 @@ class ApiGate {
 
   const bool used_;
   Mutex mutex_;
-  std::condition_variable opened_, emptied_;
+  gpuwire::Condition opened_, emptied_;
   bool locked_ GUARDED_BY(mutex_) = false;
   unsigned under_way_ GUARDED_BY(mutex_) = 0;
 };

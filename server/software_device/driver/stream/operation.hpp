@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -12,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "protocol/threads/condition.hpp"
 #include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::software_device {
@@ -72,8 +72,8 @@ class OperationScheduler {
   void work_loop();
 
   Mutex mutex_;
-  std::condition_variable ready_changed_;
-  std::condition_variable something_finished_;
+  gpuwire::Condition ready_changed_;
+  gpuwire::Condition something_finished_;
   std::deque<OperationPtr> ready_ GUARDED_BY(mutex_);
   size_t idle_threads_ GUARDED_BY(mutex_) = 0;
   // Never joined: the scheduler lives as long as the process.
